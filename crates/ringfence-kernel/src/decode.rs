@@ -1,0 +1,153 @@
+//! Arguments, from text to a type, once.
+//!
+//! The policy and the tool see the same decoded value, because the text is parsed a single time: a key given
+//! twice, an unknown key, a wrong type or a broken escape is refused here, with words that help to do it right.
+//!
+//! Not here: what a value means. A face converts, a tool plans.
+
+use serde::de::DeserializeOwned;
+
+use crate::suggest::nearest;
+use crate::{ErrorKind, ToolError};
+
+/// Messages quote the caller's own value back; longer than this it helps nobody.
+const LONGEST_MESSAGE: usize = 300;
+
+pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
+    if arguments.len() as u64 > limit {
+        let message =
+            format!("the arguments have {} bytes, more than the {limit} that one call may have", arguments.len());
+        return Err(ToolError::new(ErrorKind::InvalidArgs, message));
+    }
+    // Models write nothing where they mean no arguments.
+    let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+    if !arguments.trim_start().starts_with('{') {
+        return Err(ToolError::new(ErrorKind::InvalidArgs, "the arguments must be a JSON object"));
+    }
+    serde_json::from_str(arguments).map_err(|error| explain(&error))
+}
+
+fn explain(error: &serde_json::Error) -> ToolError {
+    let text = error.to_string();
+    let message = if error.is_data() {
+        // The position says nothing to a model that never counted columns.
+        text.split(" at line ").next().unwrap_or(&text).to_owned()
+    } else {
+        format!("the arguments are not valid JSON: {text}")
+    };
+    let guess = unknown_word(&message).and_then(|(word, known)| nearest(word, known.iter().copied()));
+    let advice = guess.map(|name| format!("did you mean `{name}`?"));
+    let error = ToolError::new(ErrorKind::InvalidArgs, clipped(&message));
+    match advice {
+        Some(advice) => error.hint(&advice),
+        None => error,
+    }
+}
+
+/// Serde says ``unknown field `a`, expected `b` or `c` ``; what stands in backquotes is the word and the known ones.
+fn unknown_word(message: &str) -> Option<(&str, Vec<&str>)> {
+    if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
+        return None;
+    }
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    Some((quoted.next()?, quoted.collect()))
+}
+
+fn clipped(message: &str) -> String {
+    if message.len() <= LONGEST_MESSAGE {
+        return message.to_owned();
+    }
+    format!("{}…", &message[..message.floor_char_boundary(LONGEST_MESSAGE)])
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde::Deserialize;
+
+    use super::decode;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only the decoding is looked at")]
+    struct Args {
+        path: String,
+        #[serde(default)]
+        encoding: Option<Encoding>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Encoding {
+        #[serde(rename = "utf-8")]
+        Utf8,
+        Base64,
+    }
+
+    #[track_caller]
+    fn check(arguments: &str, expected: Expect) {
+        let said = match decode::<Args>(arguments, 1000) {
+            Ok(args) => format!("{args:?}"),
+            Err(error) => error.message,
+        };
+        expected.assert_eq(&said);
+    }
+
+    #[test]
+    fn good_arguments_decode() {
+        check(r#"{"path":"a","encoding":"utf-8"}"#, expect![[r#"Args { path: "a", encoding: Some(Utf8) }"#]]);
+        check(r#"{"path":"a","encoding":"base64"}"#, expect![[r#"Args { path: "a", encoding: Some(Base64) }"#]]);
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused() {
+        check(r#"{"path":"a","path":"b"}"#, expect!["duplicate field `path`"]);
+    }
+
+    #[test]
+    fn an_unknown_key_or_value_names_the_nearest() {
+        check(r#"{"pat":"a"}"#, expect!["unknown field `pat`, expected `path` or `encoding`; did you mean `path`?"]);
+        check(
+            r#"{"path":"a","encoding":"utf8"}"#,
+            expect!["unknown variant `utf8`, expected `utf-8` or `base64`; did you mean `utf-8`?"],
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        check("", expect!["missing field `path`"]);
+        check("[1]", expect!["the arguments must be a JSON object"]);
+        check("\"path\"", expect!["the arguments must be a JSON object"]);
+        check(
+            r#"{"path":"a"}{"path":"b"}"#,
+            expect!["the arguments are not valid JSON: trailing characters at line 1 column 13"],
+        );
+        check(
+            r#"{"path":"a""#,
+            expect!["the arguments are not valid JSON: EOF while parsing an object at line 1 column 11"],
+        );
+    }
+
+    #[test]
+    fn types_are_not_coerced() {
+        check(r#"{"path":5}"#, expect!["invalid type: integer `5`, expected a string"]);
+        check(r#"{"path":null}"#, expect!["invalid type: null, expected a string"]);
+        check(r#"{"path":["a"]}"#, expect!["invalid type: sequence, expected a string"]);
+    }
+
+    #[test]
+    fn a_lone_surrogate_is_an_error_and_never_replaced() {
+        check(
+            r#"{"path":"\ud800"}"#,
+            expect!["the arguments are not valid JSON: unexpected end of hex escape at line 1 column 16"],
+        );
+    }
+
+    #[test]
+    fn length_and_depth_are_bounded_before_anything_else() {
+        check(&"x".repeat(1001), expect!["the arguments have 1001 bytes, more than the 1000 that one call may have"]);
+        check(&format!(r#"{{"path":{}"#, "[".repeat(500)), expect!["invalid type: sequence, expected a string"]);
+        let long = decode::<Args>(&format!(r#"{{"{}":1}}"#, "k".repeat(600)), 1000).unwrap_err();
+        assert!(long.message.len() < 310, "{}", long.message.len());
+    }
+}

@@ -1,0 +1,162 @@
+//! What each dialect calls an error, and the envelope that its replies come in.
+//!
+//! A dialect never does I/O and never decides about safety: it only translates.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::suggest::nearest;
+use crate::{ErrorKind, ToolError};
+
+/// One of the tool systems that Ringfence is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `{ok:true,value}` or `{ok:false,error}`; every tool there is.
+    #[default]
+    Standard,
+    /// Plain text, `ok: …` or `category: detail`; five workspace tools.
+    Miniclaw,
+}
+
+impl Dialect {
+    pub const ALL: [Self; 2] = [Self::Standard, Self::Miniclaw];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Miniclaw => "miniclaw",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.name() == name)
+    }
+
+    /// The name that this dialect has for an error, as programs compare it.
+    pub fn error_name(self, error: &ToolError) -> &'static str {
+        match self {
+            Self::Standard => standard(error.kind),
+            Self::Miniclaw => miniclaw(error),
+        }
+    }
+
+    /// The reply that says a call failed.
+    pub fn render_error(self, error: &ToolError) -> String {
+        let name = self.error_name(error);
+        match self {
+            Self::Standard => {
+                let error = ErrorBody { code: name, message: &error.message, details: &error.details };
+                json(&ErrorEnvelope { ok: false, error })
+            }
+            // This one is a whole sentence instead of a category and its detail.
+            Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
+            Self::Miniclaw => format!("{name}: {}", error.message),
+        }
+    }
+
+    /// The error for a call of a tool that this session is not offered.
+    pub(crate) fn unknown_tool<'a>(self, name: &str, offered: impl Iterator<Item = &'a str>) -> ToolError {
+        let name = &name[..name.floor_char_boundary(64)];
+        let known: Vec<&str> = offered.collect();
+        let message = match self {
+            Self::Standard => match nearest(name, known.iter().copied()) {
+                Some(guess) => format!("there is no tool `{name}` here; did you mean `{guess}`?"),
+                None => format!("there is no tool `{name}` here"),
+            },
+            Self::Miniclaw => format!("tool not found: {name}. Available tools: {}", known.join(", ")),
+        };
+        ToolError::new(ErrorKind::UnknownTool, message).detail("available", known)
+    }
+
+    /// The reply that carries a value, in the dialects that speak JSON.
+    pub(crate) fn render_value<V: Serialize>(value: &V, notes: Notes) -> String {
+        json(&ValueEnvelope { ok: true, value, modified: notes.modified })
+    }
+}
+
+/// What the road has to say about a call that went well.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notes {
+    /// The arguments that ran are not those that were asked for: a person changed them.
+    pub modified: bool,
+}
+
+fn standard(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidArgs => "INVALID_ARGS",
+        ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace => "INVALID_PATH",
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied => "PERMISSION_DENIED",
+        ErrorKind::NotFound => "FILE_NOT_FOUND",
+        ErrorKind::AlreadyExists => "ALREADY_EXISTS",
+        ErrorKind::ApprovalDenied => "APPROVAL_DENIED",
+        ErrorKind::NotText => "NOT_TEXT",
+        ErrorKind::WrongType => "WRONG_TYPE",
+        ErrorKind::ReadLimit => "READ_LIMIT",
+        ErrorKind::WriteLimit => "WRITE_LIMIT",
+        ErrorKind::Conflict => "CONFLICT",
+        ErrorKind::EditNotFound => "EDIT_NOT_FOUND",
+        ErrorKind::AmbiguousEdit => "AMBIGUOUS_EDIT",
+        ErrorKind::Timeout => "TIMEOUT",
+        ErrorKind::Cancelled => "CANCELLED",
+        ErrorKind::UnknownTool => "UNKNOWN_TOOL",
+        ErrorKind::Unavailable => "UNAVAILABLE",
+        ErrorKind::Io => "IO_ERROR",
+        ErrorKind::Internal => "INTERNAL",
+    }
+}
+
+fn miniclaw(error: &ToolError) -> &'static str {
+    match error.kind {
+        ErrorKind::InvalidArgs if error.field.is_some_and(|field| matches!(field, "path" | "old_text")) => {
+            "invalid_path"
+        }
+        ErrorKind::InvalidArgs => "invalid parameters",
+        ErrorKind::InvalidPath => "invalid_path",
+        ErrorKind::OutsideWorkspace => "outside_workspace",
+        ErrorKind::NotFound => "path_not_found",
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied => "permission_denied",
+        ErrorKind::EditNotFound => "edit_not_found",
+        ErrorKind::AmbiguousEdit => "ambiguous_edit",
+        ErrorKind::UnknownTool => "tool not found",
+        ErrorKind::AlreadyExists
+        | ErrorKind::NotText
+        | ErrorKind::WrongType
+        | ErrorKind::ReadLimit
+        | ErrorKind::WriteLimit
+        | ErrorKind::Conflict
+        | ErrorKind::Timeout
+        | ErrorKind::Cancelled
+        | ErrorKind::Unavailable
+        | ErrorKind::Io
+        | ErrorKind::Internal => "io_error",
+    }
+}
+
+#[derive(Serialize)]
+struct ValueEnvelope<'a, V> {
+    ok: bool,
+    value: &'a V,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    modified: bool,
+}
+
+#[derive(Serialize)]
+struct ErrorEnvelope<'a> {
+    ok: bool,
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    code: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    details: &'a Map<String, Value>,
+}
+
+/// Our own reply types have string keys and no failing `Serialize`, the two things that could go wrong.
+fn json<V: Serialize>(value: &V) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| {
+        r#"{"ok":false,"error":{"code":"INTERNAL","message":"the reply could not be written as JSON"}}"#.to_owned()
+    })
+}

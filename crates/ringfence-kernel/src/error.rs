@@ -1,0 +1,99 @@
+//! What can go wrong with a call, once for every dialect.
+//!
+//! An `ErrorKind` is for programs, the message for the model that has to do better. A message never holds
+//! an absolute host path, a secret or file contents.
+//!
+//! Not here: what a dialect calls a kind (`dialect.rs`), and the failures that end a run (`Fatal`, in `host.rs`).
+
+use std::convert::Infallible;
+
+use serde_json::{Map, Value};
+
+/// The one error taxonomy. Every kind is recoverable: the model gets it as a reply and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The arguments do not decode or validate.
+    InvalidArgs,
+    /// The path is empty, malformed, has a NUL, or names an unknown mount.
+    InvalidPath,
+    /// The path leaves the workspace by `..`, by being absolute, or through a link.
+    OutsideWorkspace,
+    /// A change on a read-only mount.
+    ReadOnly,
+    /// It does not exist.
+    NotFound,
+    /// The target exists and overwriting was not asked for.
+    AlreadyExists,
+    /// The operating system or the policy says no.
+    PermissionDenied,
+    /// A person said no, or nobody answered in time.
+    ApprovalDenied,
+    /// Text was asked for and the file holds none.
+    NotText,
+    /// A directory where a file is meant, a FIFO, a device, a socket.
+    WrongType,
+    /// Larger than may be read, and no preview can serve.
+    ReadLimit,
+    /// Larger than may be written.
+    WriteLimit,
+    /// The target is not what the caller, or the person who approved, had seen.
+    Conflict,
+    /// The text to replace is not in the file.
+    EditNotFound,
+    /// The text to replace is in the file more than once.
+    AmbiguousEdit,
+    /// Past its deadline.
+    Timeout,
+    /// The caller cancelled.
+    Cancelled,
+    /// No such tool in this session's catalog.
+    UnknownTool,
+    /// This machine cannot provide the tool safely, or not now.
+    Unavailable,
+    /// Any other failure of the file system.
+    Io,
+    /// A bug of ours.
+    Internal,
+}
+
+/// Why a call did not do what was asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    pub kind: ErrorKind,
+    pub message: String,
+    /// Which argument the error is about, in the caller's own spelling.
+    pub field: Option<&'static str>,
+    pub details: Map<String, Value>,
+}
+
+impl ToolError {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), field: None, details: Map::new() }
+    }
+
+    /// The arguments are of the right shape, but `field` has a value that cannot be meant.
+    pub fn invalid(field: &'static str, problem: &str) -> Self {
+        Self { field: Some(field), ..Self::new(ErrorKind::InvalidArgs, format!("{field} {problem}")) }
+    }
+
+    #[must_use]
+    pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Adds advice to the message: what to do next.
+    #[must_use]
+    pub fn hint(mut self, advice: &str) -> Self {
+        self.message.push_str("; ");
+        self.message.push_str(advice);
+        self
+    }
+}
+
+impl From<Infallible> for ToolError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,169 @@
+//! How a tool looks in a dialect: its name, the arguments it takes there, and how its outcome is said.
+//!
+//! The type of the arguments is the schema, and its doc comment is the description that the model reads.
+//!
+//! Not here: the names of errors and the envelopes (`dialect.rs`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::decode::decode;
+use crate::dialect::Notes;
+use crate::{Context, Dialect, Plan, Preview, Ticket, Tool, ToolError, Touch};
+
+/// A tool as one dialect offers it.
+pub struct Face<T: Tool> {
+    definition: Definition,
+    decode: fn(&str, u64) -> Result<T::Args, ToolError>,
+    render: Render<T>,
+}
+
+/// What a model is told about a tool.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    pub dialect: Dialect,
+    pub name: &'static str,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+    /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
+    pub output: Option<Value>,
+}
+
+enum Render<T: Tool> {
+    Value(fn(T::Outcome, Notes) -> String),
+    Text(fn(&T::Outcome) -> String),
+}
+
+impl<T: Tool> Face<T> {
+    /// A face in the `standard` dialect: arguments `A`, reply value `V`.
+    pub fn standard<A, V>(name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        Self {
+            definition: define::<A>(Dialect::Standard, name, Some(output_schema::<V>())),
+            decode: decode_into::<A, T>,
+            render: Render::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+        }
+    }
+
+    /// A face in the `miniclaw` dialect: arguments `A`, reply text.
+    pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+    {
+        Self {
+            definition: define::<A>(Dialect::Miniclaw, name, None),
+            decode: decode_into::<A, T>,
+            render: Render::Text(render),
+        }
+    }
+}
+
+/// A face bound to its tool, with the types gone: what a catalog holds.
+pub(crate) trait Offer: Send + Sync {
+    fn definition(&self) -> &Definition;
+    fn quick(&self) -> bool;
+    fn plan(&self, arguments: &str, cx: &Context<'_>) -> Result<(Vec<Touch>, Box<dyn Planned>), ToolError>;
+}
+
+/// A plan with the types gone: what the road carries from the policy to the run.
+pub(crate) trait Planned: Send {
+    fn preview(&self) -> Preview;
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError>;
+}
+
+pub(crate) fn bind<T: Tool>(tool: Arc<T>, face: Face<T>) -> Arc<dyn Offer> {
+    Arc::new(Bound { tool, face: Arc::new(face) })
+}
+
+struct Bound<T: Tool> {
+    tool: Arc<T>,
+    face: Arc<Face<T>>,
+}
+
+struct BoundPlan<T: Tool> {
+    tool: Arc<T>,
+    face: Arc<Face<T>>,
+    work: T::Work,
+}
+
+impl<T: Tool> Offer for Bound<T> {
+    fn definition(&self) -> &Definition {
+        &self.face.definition
+    }
+
+    fn quick(&self) -> bool {
+        T::QUICK
+    }
+
+    fn plan(&self, arguments: &str, cx: &Context<'_>) -> Result<(Vec<Touch>, Box<dyn Planned>), ToolError> {
+        let args = (self.face.decode)(arguments, cx.limits.argument_bytes)?;
+        let Plan { touches, work } = self.tool.plan(args, cx)?;
+        Ok((touches, Box::new(BoundPlan { tool: Arc::clone(&self.tool), face: Arc::clone(&self.face), work })))
+    }
+}
+
+impl<T: Tool> Planned for BoundPlan<T> {
+    fn preview(&self) -> Preview {
+        self.tool.preview(&self.work)
+    }
+
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError> {
+        let outcome = self.tool.run(self.work, ticket)?;
+        Ok(match self.face.render {
+            Render::Value(render) => render(outcome, notes),
+            Render::Text(render) => render(&outcome),
+        })
+    }
+}
+
+fn decode_into<A, T>(arguments: &str, limit: u64) -> Result<T::Args, ToolError>
+where
+    T: Tool,
+    A: DeserializeOwned + TryInto<T::Args>,
+    ToolError: From<A::Error>,
+{
+    Ok(decode::<A>(arguments, limit)?.try_into()?)
+}
+
+fn define<A: JsonSchema>(dialect: Dialect, name: &'static str, output: Option<Value>) -> Definition {
+    let mut schema = settings().into_generator().into_root_schema_for::<A>();
+    schema.remove("title");
+    let description = match schema.remove("description") {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    Definition { dialect, name, description, parameters: Value::from(schema), output }
+}
+
+fn output_schema<V: JsonSchema>() -> Value {
+    let mut schema: Schema = settings().for_serialize().into_generator().into_root_schema_for::<V>();
+    schema.remove("title");
+    schema.remove("description");
+    Value::from(schema)
+}
+
+/// Whole schemas without references: many models and servers do not follow `$ref`.
+fn settings() -> SchemaSettings {
+    SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    })
+}
+
+impl<T: Tool> fmt::Debug for Face<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Face").field("definition", &self.definition).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,444 @@
+//! The road.
+//!
+//! `Host::call` takes a call from its name to its reply: find, decode, plan, police, ask, record, run, record.
+//! A call never outlives its deadline for the one who waits, whatever the file system does; see `Signal` for
+//! what that means for the work itself.
+//!
+//! Not here: what any step does. This file only says in which order they come.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::dialect::Notes;
+use crate::face::{Offer, Planned};
+use crate::record::Moment;
+use crate::{
+    Abandon, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Context, Decision, ErrorKind, Pace,
+    Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError, Touch, Verb,
+    Verdict, id,
+};
+
+/// How often a person may change the arguments of one call before it is refused.
+const ROUNDS: usize = 3;
+
+/// How long a committed change is waited for after its deadline, before the reply says that its end is unknown.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// One request of a model: a tool by name, and its arguments as the model wrote them.
+#[derive(Clone, Debug)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// JSON text. It is parsed once, by the road.
+    pub arguments: String,
+}
+
+/// What the model is told. An error reply is a reply.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub call_id: String,
+    /// In the words of the session's dialect.
+    pub text: String,
+    pub error: Option<ErrorKind>,
+}
+
+/// What ends a run: without it no call can be made safely.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    #[error(transparent)]
+    Audit(#[from] AuditLost),
+    #[error(transparent)]
+    Store(#[from] StoreLost),
+    #[error("the system gives no random bytes")]
+    Entropy(#[from] getrandom::Error),
+}
+
+/// What a host is made of.
+#[derive(Debug)]
+pub struct Parts {
+    pub policy: Box<dyn Policy>,
+    pub approver: Box<dyn Approver>,
+    pub audit: Box<dyn AuditSink>,
+    pub store: Box<dyn Store>,
+    /// How many calls may be at work at once; further ones wait for their turn or their deadline.
+    pub workers: usize,
+}
+
+/// Everything that stands between a call and the world.
+#[derive(Clone, Debug)]
+pub struct Host {
+    parts: Arc<Parts>,
+    workers: Arc<Semaphore>,
+}
+
+impl Host {
+    pub fn new(parts: Parts) -> Self {
+        let workers = Arc::new(Semaphore::new(parts.workers.max(1)));
+        Self { parts: Arc::new(parts), workers }
+    }
+
+    /// The requests that wait for a person.
+    pub fn pending(&self) -> Result<Vec<ApprovalRequest>, Fatal> {
+        Ok(self.parts.store.pending()?)
+    }
+
+    /// Makes one call. The only way to run a tool.
+    pub async fn call(
+        &self,
+        session: &Arc<Session>,
+        call: ToolCall,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        let offer = session.catalog.offer(&call.name).cloned();
+        let mut trip = Arc::new(Trip {
+            parts: Arc::clone(&self.parts),
+            session: Arc::clone(session),
+            call,
+            started: Instant::now(),
+            covered: Vec::new(),
+            notes: Notes::default(),
+        });
+        if !session.principal.may(Scope::Call) {
+            let message = format!("`{}` may not call tools", session.principal.name);
+            return trip.refuse(&ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        let Some(offer) = offer else {
+            let offered = session.catalog.list().map(|definition| definition.name);
+            return trip.refuse(&session.dialect.unknown_tool(&trip.call.name, offered));
+        };
+        for _ in 0..ROUNDS {
+            let asked = match self.set_out(&trip, &offer, cancel).await? {
+                Leg::Done(reply) => return Ok(reply),
+                Leg::Asked(asked) => asked,
+            };
+            match self.ask(&trip, &asked, cancel).await? {
+                Answer::Yes => {
+                    let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, signal);
+                    return match self.on_worker(&trip, cancel, run).await? {
+                        Leg::Done(reply) => Ok(reply),
+                        Leg::Asked(_) => {
+                            trip.refuse(&ToolError::new(ErrorKind::Internal, "an answered call was asked about again"))
+                        }
+                    };
+                }
+                Answer::Changed(arguments) => trip = Arc::new(trip.changed(arguments, asked.touches)),
+                Answer::No(error) => return trip.refuse(&error),
+            }
+        }
+        trip.refuse(&ToolError::new(
+            ErrorKind::ApprovalDenied,
+            "the arguments were changed too often without an answer",
+        ))
+    }
+
+    /// Plans and polices; runs too, unless somebody has to be asked.
+    async fn set_out(
+        &self,
+        trip: &Arc<Trip>,
+        offer: &Arc<dyn Offer>,
+        cancel: &CancellationToken,
+    ) -> Result<Leg, Fatal> {
+        if cancel.is_cancelled() {
+            return trip.refuse(&Abandon::Cancel.error()).map(Leg::Done);
+        }
+        if offer.quick()
+            && let Some(leg) = trip.go_quickly(offer.as_ref())?
+        {
+            return Ok(leg);
+        }
+        let offer = Arc::clone(offer);
+        self.on_worker(trip, cancel, move |trip, signal| trip.go(offer.as_ref(), signal)).await
+    }
+
+    /// Does a piece of work on a worker thread, and waits for it as long as the call may take. The thread ends
+    /// by itself: at its next look at the signal, or when what it does returns.
+    async fn on_worker<F>(&self, trip: &Arc<Trip>, cancel: &CancellationToken, work: F) -> Result<Leg, Fatal>
+    where
+        F: FnOnce(&Trip, &Signal) -> Result<Option<Leg>, Fatal> + Send + 'static,
+    {
+        let signal = Signal::new();
+        let mine = signal.clone();
+        let workers = Arc::clone(&self.workers);
+        let companion = Arc::clone(trip);
+        let job = async move {
+            // The semaphore is never closed, so this only ever waits.
+            let permit = workers.acquire_owned().await.ok();
+            let job = spawn_blocking(move || {
+                let _permit = permit;
+                guarded(&companion, || work(&companion, &signal))
+            });
+            job.await.ok()
+        };
+        tokio::pin!(job);
+        let why = tokio::select! {
+            biased;
+            done = &mut job => return trip.arrived(done),
+            () = cancel.cancelled() => Abandon::Cancel,
+            () = sleep(trip.session.limits.call_time) => Abandon::Deadline,
+        };
+        if mine.abandon(why) {
+            return trip.end(&[], Err(why.error().detail("committed", false))).map(Leg::Done);
+        }
+        match timeout(GRACE, &mut job).await {
+            Ok(done) => trip.arrived(done),
+            Err(_) => trip.overdue(why).map(Leg::Done),
+        }
+    }
+
+    async fn ask(&self, trip: &Trip, asked: &Asked, cancel: &CancellationToken) -> Result<Answer, Fatal> {
+        let Asked { verdict, preview, .. } = asked;
+        let request = ApprovalRequest {
+            id: id::mint("a")?,
+            step_id: trip.call.id.clone(),
+            session: trip.session.id.clone(),
+            tool: trip.call.name.clone(),
+            // It decoded before, so it parses; an empty text stands for no arguments.
+            args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(serde_json::Map::new())),
+            reason: verdict.reason.clone(),
+            preview: preview.text.clone(),
+            fingerprint: preview.fingerprint.clone(),
+        };
+        self.parts.store.open_request(&request)?;
+        let response = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            response = timeout(trip.session.limits.approval_time, self.parts.approver.ask(&request)) => Some(response),
+        };
+        let (response, cancelled) = match response {
+            Some(Ok(response)) => (response, false),
+            Some(Err(_)) => {
+                let reason = Some("nobody answered in time".to_owned());
+                (ApprovalResponse { reason, ..ApprovalResponse::default() }, false)
+            }
+            None => (ApprovalResponse::default(), true),
+        };
+        self.parts.store.close_request(&request.id, &response)?;
+        if cancelled {
+            return Ok(Answer::No(Abandon::Cancel.error()));
+        }
+        Ok(Answer::of(response, verdict))
+    }
+}
+
+/// How far a piece of work got.
+enum Leg {
+    Done(Reply),
+    Asked(Asked),
+}
+
+/// A plan that waits for a person.
+struct Asked {
+    planned: Box<dyn Planned>,
+    touches: Vec<Touch>,
+    verdict: Verdict,
+    preview: Preview,
+}
+
+enum Answer {
+    Yes,
+    Changed(String),
+    No(ToolError),
+}
+
+impl Answer {
+    fn of(response: ApprovalResponse, verdict: &Verdict) -> Self {
+        match response {
+            ApprovalResponse { approved: true, modified_args: None, .. } => Self::Yes,
+            ApprovalResponse { approved: true, modified_args: Some(args), .. } => Self::Changed(args.to_string()),
+            ApprovalResponse { reason, .. } => {
+                let mut message = format!("not approved: {}", verdict.reason);
+                if let Some(reason) = reason {
+                    message = format!("{message}, and {reason}");
+                }
+                Self::No(ToolError::new(ErrorKind::ApprovalDenied, message).detail("rule", verdict.rule))
+            }
+        }
+    }
+}
+
+/// One call on its way.
+struct Trip {
+    parts: Arc<Parts>,
+    session: Arc<Session>,
+    call: ToolCall,
+    started: Instant,
+    /// What a person said yes to when they changed the arguments.
+    covered: Vec<Touch>,
+    notes: Notes,
+}
+
+impl Trip {
+    /// The same call with the arguments that a person put in.
+    fn changed(&self, arguments: String, covered: Vec<Touch>) -> Self {
+        Self {
+            parts: Arc::clone(&self.parts),
+            session: Arc::clone(&self.session),
+            call: ToolCall { arguments, ..self.call.clone() },
+            started: self.started,
+            covered,
+            notes: Notes { modified: true },
+        }
+    }
+
+    /// Tries the call on the caller's own thread. `None` when it would have had to wait.
+    fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
+        let signal = Signal::new();
+        let cx = Context::new(&self.session.limits, Pace::Quick, &signal);
+        let leg = guarded(self, || self.travel(offer, &cx))?;
+        Ok(if cx.stalled() { None } else { leg })
+    }
+
+    fn go(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal))
+    }
+
+    fn run_approved(&self, asked: Asked, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal);
+        self.run(asked.planned, &asked.touches, Permission { rule: asked.verdict.rule, approved: true }, &cx)
+    }
+
+    /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
+    fn travel(&self, offer: &dyn Offer, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
+        let (touches, planned) = match offer.plan(&self.call.arguments, cx) {
+            Ok(plan) => plan,
+            Err(_) if cx.stalled() => return Ok(None),
+            Err(error) => return self.settle(&[], error, cx),
+        };
+        let question = Question { session: &self.session, tool: &self.call.name, touches: &touches };
+        let verdict = self.parts.policy.decide(&question);
+        match verdict.decision {
+            Decision::Allow => self.run(planned, &touches, Permission { rule: verdict.rule, approved: false }, cx),
+            Decision::Ask if self.covers(&touches) => {
+                self.run(planned, &touches, Permission { rule: verdict.rule, approved: true }, cx)
+            }
+            Decision::Ask => {
+                let preview = planned.preview();
+                Ok(Some(Leg::Asked(Asked { planned, touches, verdict, preview })))
+            }
+            Decision::Deny => {
+                let error = ToolError::new(ErrorKind::PermissionDenied, verdict.reason).detail("rule", verdict.rule);
+                self.settle(&touches, error, cx)
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        planned: Box<dyn Planned>,
+        touches: &[Touch],
+        permission: Permission,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let changes = touches.iter().any(|touch| touch.verb.changes());
+        if changes && cx.pace == Pace::Quick {
+            let _ = cx.stall();
+            return Ok(None);
+        }
+        let change = if changes { id::mint("c")? } else { String::new() };
+        let Permission { rule, approved } = permission;
+        self.record(touches, Moment::Begin { rule, approved, change: &change })?;
+        let ticket = Ticket::new(cx, change, approved);
+        let result = planned.run(&ticket, self.notes);
+        // From here on the reply is ours to give, or nobody's.
+        if cx.stalled() || cx.signal().commit().is_err() {
+            return Ok(None);
+        }
+        self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
+    }
+
+    /// Whether a person already said yes to these targets, or to wider ones.
+    fn covers(&self, touches: &[Touch]) -> bool {
+        touches.iter().all(|touch| self.covered.iter().any(|covered| is_within(touch, covered)))
+    }
+
+    /// Ends a call that never began to run, unless the road gave up on it first.
+    fn settle(&self, touches: &[Touch], error: ToolError, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
+        if cx.signal().commit().is_err() {
+            return Ok(None);
+        }
+        self.refuse_over(touches, &error).map(|reply| Some(Leg::Done(reply)))
+    }
+
+    /// What a finished job means for the one who waited.
+    fn arrived(&self, done: Option<Result<Option<Leg>, Fatal>>) -> Result<Leg, Fatal> {
+        match done {
+            Some(Ok(Some(leg))) => Ok(leg),
+            Some(Err(fatal)) => Err(fatal),
+            Some(Ok(None)) | None => {
+                self.end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost on the way"))).map(Leg::Done)
+            }
+        }
+    }
+
+    fn refuse(&self, error: &ToolError) -> Result<Reply, Fatal> {
+        self.refuse_over(&[], error)
+    }
+
+    fn refuse_over(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
+        self.record(touches, Moment::Refused { error, duration: self.started.elapsed() })?;
+        Ok(self.error_reply(error))
+    }
+
+    fn end(&self, touches: &[Touch], result: Result<String, ToolError>) -> Result<Reply, Fatal> {
+        let duration = self.started.elapsed();
+        self.record(touches, Moment::End { error: result.as_ref().err(), duration })?;
+        Ok(match result {
+            Ok(text) => Reply { call_id: self.call.id.clone(), text, error: None },
+            Err(error) => self.error_reply(&error),
+        })
+    }
+
+    fn overdue(&self, why: Abandon) -> Result<Reply, Fatal> {
+        let error =
+            why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
+        self.record(&[], Moment::Overdue { error: &error, duration: self.started.elapsed() })?;
+        Ok(self.error_reply(&error))
+    }
+
+    fn error_reply(&self, error: &ToolError) -> Reply {
+        let text = self.session.dialect.render_error(error);
+        Reply { call_id: self.call.id.clone(), text, error: Some(error.kind) }
+    }
+
+    fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
+        self.parts.audit.record(&Record {
+            at: SystemTime::now(),
+            session: &self.session,
+            call_id: &self.call.id,
+            tool: &self.call.name,
+            touches,
+            moment,
+        })
+    }
+}
+
+/// Why a plan may run.
+struct Permission {
+    rule: &'static str,
+    approved: bool,
+}
+
+/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on.
+fn guarded(trip: &Trip, work: impl FnOnce() -> Result<Option<Leg>, Fatal>) -> Result<Option<Leg>, Fatal> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        trip.end(&[], Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not")))
+            .map(|reply| Some(Leg::Done(reply)))
+    })
+}
+
+fn is_within(touch: &Touch, covered: &Touch) -> bool {
+    let real = |touch: &Touch| touch.place.resolved.clone().unwrap_or_else(|| touch.place.given.clone());
+    let (inner, outer) = (real(touch), real(covered));
+    let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let no_worse = touch.verb == covered.verb
+        || !touch.verb.changes()
+        || (touch.verb, covered.verb) == (Verb::Create, Verb::Overwrite);
+    touch.place.mount == covered.place.mount && beneath && no_worse
+}

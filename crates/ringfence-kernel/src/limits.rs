@@ -1,0 +1,99 @@
+//! How much of anything one call may have.
+//!
+//! Every number that bounds a call is here with its default. Config may set each; an agent or a workspace
+//! may only tighten (`Limits::tightened`).
+
+use std::time::Duration;
+
+use crate::Dialect;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The bounds of a session's calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of arguments, before they are parsed.
+    pub argument_bytes: u64,
+    /// Bytes of content that one read returns.
+    pub read_bytes: u64,
+    /// A file up to this size is hashed whole; above it the hash is unknown.
+    pub hash_bytes: u64,
+    /// Bytes of content in one write.
+    pub write_bytes: u64,
+    /// Bytes of a file that an edit leaves behind.
+    pub edit_bytes: u64,
+    /// Bytes that one append may add.
+    pub append_bytes: u64,
+    /// Bytes that a file may have after an append.
+    pub appended_file_bytes: u64,
+    /// Bytes of a file that may be copied.
+    pub copy_bytes: u64,
+    /// Entries that one listing names.
+    pub list_entries: u64,
+    /// Paths that one search by name returns.
+    pub find_results: u64,
+    /// Names that the reply to a delete lists.
+    pub delete_names: u64,
+    /// Entries that one walk over a tree visits.
+    pub walk_entries: u64,
+    /// How long a call may take, approval not counted.
+    pub call_time: Duration,
+    /// How long a person has to answer.
+    pub approval_time: Duration,
+}
+
+impl Limits {
+    pub fn of(dialect: Dialect) -> Self {
+        let standard = Self {
+            argument_bytes: 32 * MIB,
+            read_bytes: MIB,
+            hash_bytes: 256 * MIB,
+            write_bytes: 10 * MIB,
+            edit_bytes: 10 * MIB,
+            append_bytes: MIB,
+            appended_file_bytes: 64 * MIB,
+            copy_bytes: GIB,
+            list_entries: 1000,
+            find_results: 1000,
+            delete_names: 1000,
+            walk_entries: 1_000_000,
+            call_time: Duration::from_secs(30),
+            approval_time: Duration::from_secs(300),
+        };
+        match dialect {
+            Dialect::Standard => standard,
+            Dialect::Miniclaw => Self {
+                read_bytes: 256 * KIB,
+                write_bytes: MIB,
+                edit_bytes: MIB,
+                append_bytes: MIB,
+                list_entries: 500,
+                call_time: Duration::from_secs(10),
+                ..standard
+            },
+        }
+    }
+
+    /// The smaller of each bound.
+    #[must_use]
+    pub fn tightened(&self, other: &Self) -> Self {
+        Self {
+            argument_bytes: self.argument_bytes.min(other.argument_bytes),
+            read_bytes: self.read_bytes.min(other.read_bytes),
+            hash_bytes: self.hash_bytes.min(other.hash_bytes),
+            write_bytes: self.write_bytes.min(other.write_bytes),
+            edit_bytes: self.edit_bytes.min(other.edit_bytes),
+            append_bytes: self.append_bytes.min(other.append_bytes),
+            appended_file_bytes: self.appended_file_bytes.min(other.appended_file_bytes),
+            copy_bytes: self.copy_bytes.min(other.copy_bytes),
+            list_entries: self.list_entries.min(other.list_entries),
+            find_results: self.find_results.min(other.find_results),
+            delete_names: self.delete_names.min(other.delete_names),
+            walk_entries: self.walk_entries.min(other.walk_entries),
+            call_time: self.call_time.min(other.call_time),
+            approval_time: self.approval_time.min(other.approval_time),
+        }
+    }
+}

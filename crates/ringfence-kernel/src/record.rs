@@ -1,0 +1,54 @@
+//! The trace that a call leaves.
+//!
+//! Records are made by the road and never by tools. They say what was touched and how it ended, never contents.
+//! A sink that cannot take a record stops the call: no record, no run.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::{Session, ToolError, Touch};
+
+/// One moment of one call.
+#[derive(Debug)]
+pub struct Record<'a> {
+    pub at: SystemTime,
+    pub session: &'a Session,
+    pub call_id: &'a str,
+    pub tool: &'a str,
+    /// What the call touches, as far as it was planned.
+    pub touches: &'a [Touch],
+    pub moment: Moment<'a>,
+}
+
+/// Which moment it is.
+#[derive(Debug)]
+pub enum Moment<'a> {
+    /// It is about to run; `rule` let it.
+    Begin { rule: &'static str, approved: bool, change: &'a str },
+    /// It ran, and this is how it ended.
+    End { error: Option<&'a ToolError>, duration: Duration },
+    /// It never ran.
+    Refused { error: &'a ToolError, duration: Duration },
+    /// The caller was told that the end is not known; a late `End` follows.
+    Overdue { error: &'a ToolError, duration: Duration },
+}
+
+/// The trace was lost; nothing may run without it.
+#[derive(Debug, thiserror::Error)]
+#[error("the audit log cannot be written")]
+pub struct AuditLost(#[source] pub std::io::Error);
+
+/// Takes records.
+pub trait AuditSink: Send + Sync + fmt::Debug {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost>;
+}
+
+/// Keeps no trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Unrecorded;
+
+impl AuditSink for Unrecorded {
+    fn record(&self, _: &Record<'_>) -> Result<(), AuditLost> {
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! The tools there are, and the part of them that a session is offered.
+//!
+//! One list: a tool is registered once, with its faces, and nowhere else.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::face::{Definition, Face, Offer, bind};
+use crate::suggest::nearest;
+use crate::{Dialect, Tool};
+
+/// Every tool of a host, in the order in which it was registered.
+#[derive(Default)]
+pub struct Registry {
+    offers: Vec<Arc<dyn Offer>>,
+}
+
+/// Two tools, or two faces of one, want the same name in the same dialect.
+#[derive(Debug, thiserror::Error)]
+#[error("the dialect {dialect} has a tool named `{name}` already", dialect = dialect.name())]
+pub struct NameTaken {
+    dialect: Dialect,
+    name: &'static str,
+}
+
+/// A choice of tools names one that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no tool `{name}` in the dialect {dialect}{guess}", dialect = dialect.name())]
+pub struct NoSuchTool {
+    dialect: Dialect,
+    name: String,
+    guess: String,
+}
+
+/// Which tools a session is offered.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Only these, if given.
+    pub allow: Option<BTreeSet<String>>,
+    /// Never these.
+    pub deny: BTreeSet<String>,
+}
+
+impl Registry {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn register<T: Tool>(&mut self, tool: T, faces: impl IntoIterator<Item = Face<T>>) -> Result<(), NameTaken> {
+        let tool = Arc::new(tool);
+        for face in faces {
+            let offer = bind(Arc::clone(&tool), face);
+            let Definition { dialect, name, .. } = *offer.definition();
+            if self.get(dialect, name).is_some() {
+                return Err(NameTaken { dialect, name });
+            }
+            self.offers.push(offer);
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, dialect: Dialect, name: &str) -> Option<&Definition> {
+        self.list(dialect).find(|definition| definition.name == name)
+    }
+
+    pub fn list(&self, dialect: Dialect) -> impl Iterator<Item = &Definition> {
+        self.offers.iter().map(|offer| offer.definition()).filter(move |definition| definition.dialect == dialect)
+    }
+
+    /// The tools that a session in `dialect` is offered.
+    pub fn catalog(&self, dialect: Dialect, choice: &Choice) -> Result<Catalog, NoSuchTool> {
+        for name in choice.allow.iter().flatten().chain(&choice.deny) {
+            if self.get(dialect, name).is_none() {
+                let guess = nearest(name, self.list(dialect).map(|definition| definition.name));
+                let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+                return Err(NoSuchTool { dialect, name: name.clone(), guess });
+            }
+        }
+        let offered = |offer: &&Arc<dyn Offer>| {
+            let Definition { dialect: of, name, .. } = offer.definition();
+            *of == dialect
+                && !choice.deny.contains(*name)
+                && choice.allow.as_ref().is_none_or(|allow| allow.contains(*name))
+        };
+        Ok(Catalog { offers: self.offers.iter().filter(offered).cloned().collect() })
+    }
+}
+
+/// The tools of one session.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    offers: Vec<Arc<dyn Offer>>,
+}
+
+impl Catalog {
+    pub fn get(&self, name: &str) -> Option<&Definition> {
+        self.offer(name).map(|offer| offer.definition())
+    }
+
+    pub fn list(&self) -> impl Iterator<Item = &Definition> {
+        self.offers.iter().map(|offer| offer.definition())
+    }
+
+    /// The bare OpenAI form: `{name, description, parameters}`.
+    pub fn openai_functions(&self) -> Vec<Value> {
+        self.list()
+            .map(|tool| json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
+            .collect()
+    }
+
+    /// The wrapped OpenAI form: `{type: "function", function: {…}}`.
+    pub fn openai_tools(&self) -> Vec<Value> {
+        self.openai_functions().into_iter().map(|function| json!({"type": "function", "function": function})).collect()
+    }
+
+    pub(crate) fn offer(&self, name: &str) -> Option<&Arc<dyn Offer>> {
+        self.offers.iter().find(|offer| offer.definition().name == name)
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.offers.iter().map(|offer| offer.definition().name)).finish()
+    }
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list().map(|definition| definition.name)).finish()
+    }
+}

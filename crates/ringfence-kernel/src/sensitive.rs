@@ -1,0 +1,216 @@
+//! Names that deserve a second look: secrets to read, settings that make other programs act.
+//!
+//! Names are compared as the worst file system would: letter case folded, invisible characters removed.
+//! The tables are data, with the reason beside each row.
+//!
+//! Not here: what follows from it. The policy decides (`policy.rs`).
+
+/// Why a name deserves a second look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sensitive {
+    /// Reading it gives away a key or a password.
+    Secret,
+    /// Changing it makes another program run or obey something.
+    Protected,
+}
+
+/// What the name of a path, or of a directory above it, says about it.
+pub fn sensitivity(path: &str) -> Option<Sensitive> {
+    let folded: Vec<String> = path.split('/').filter(|part| !part.is_empty() && *part != ".").map(fold).collect();
+    let found = |rules: &[&str]| rules.iter().any(|rule| matches(rule, &folded));
+    if found(SECRETS) && !found(NO_SECRETS) {
+        return Some(Sensitive::Secret);
+    }
+    found(PROTECTED).then_some(Sensitive::Protected)
+}
+
+/// A row is one or more components that may stand anywhere in the path; the last matches a file or a whole
+/// directory. `*` at the start or the end of a component stands for anything.
+const SECRETS: &[&str] = &[
+    // Environment files of nearly every framework.
+    ".env",
+    ".env.*",
+    "*.env",
+    // Private keys and their stores.
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "id_rsa",
+    "id_dsa",
+    "id_ecdsa",
+    "id_ed25519",
+    ".ssh",
+    ".gnupg",
+    ".age",
+    "*.ppk",
+    // Passwords and tokens that programs keep.
+    ".netrc",
+    "_netrc",
+    ".pgpass",
+    ".my.cnf",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".htpasswd",
+    ".aws/credentials",
+    ".docker/config.json",
+    ".kube/config",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".config/gcloud",
+    ".azure",
+    ".terraformrc",
+    "*.tfstate",
+    ".vault-token",
+    "credentials.json",
+    "service-account*.json",
+    "secrets.yaml",
+    "secrets.yml",
+    "secrets.toml",
+    "secrets.json",
+];
+
+/// Rows of `SECRETS` that these names are no example of: they are made to be read.
+const NO_SECRETS: &[&str] = &[".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env"];
+
+const PROTECTED: &[&str] = &[
+    // Git runs hooks, and its config can name programs to run.
+    ".git",
+    ".gitmodules",
+    ".husky",
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    // CI runs with more rights than the agent has.
+    ".github/workflows",
+    ".github/actions",
+    ".gitlab-ci.yml",
+    ".circleci",
+    "jenkinsfile",
+    ".travis.yml",
+    "azure-pipelines.yml",
+    ".buildkite",
+    ".drone.yml",
+    ".woodpecker",
+    ".woodpecker.yml",
+    ".forgejo",
+    ".gitea",
+    // Editors run tasks from their settings.
+    ".vscode",
+    ".idea",
+    ".zed",
+    ".nvim.lua",
+    ".exrc",
+    ".vimrc",
+    ".dir-locals.el",
+    ".devcontainer",
+    // Agents take commands, servers and permissions from theirs.
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".cursorrules",
+    ".gemini",
+    ".goose",
+    ".opencode",
+    "opencode.json",
+    ".crush.json",
+    "crush.json",
+    ".aider*",
+    ".continue",
+    ".windsurf",
+    ".mcp.json",
+    "mcp.json",
+    // Shells and tools that run what these say when somebody enters the directory.
+    ".envrc",
+    ".bashrc",
+    ".bash_profile",
+    ".profile",
+    ".zshrc",
+    ".zshenv",
+    ".cargo/config.toml",
+    ".cargo/config",
+    // Ours.
+    ".ringfence",
+    "ringfence.toml",
+];
+
+fn matches(rule: &str, path: &[String]) -> bool {
+    let rule: Vec<&str> = rule.split('/').collect();
+    path.windows(rule.len()).any(|parts| rule.iter().zip(parts).all(|(rule, part)| component_matches(rule, part)))
+}
+
+fn component_matches(rule: &str, part: &str) -> bool {
+    match rule.split_once('*') {
+        None => rule == part,
+        Some((start, end)) => part.len() >= start.len() + end.len() && part.starts_with(start) && part.ends_with(end),
+    }
+}
+
+/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), drops what nobody sees,
+/// and what Windows drops at the end of a name.
+fn fold(part: &str) -> String {
+    let seen: String = part.chars().filter(|c| !is_ignorable(*c)).collect();
+    seen.to_uppercase().to_lowercase().trim_end_matches(['.', ' ']).to_owned()
+}
+
+/// Unicode's `Default_Ignorable_Code_Point`.
+fn is_ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
+        | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+        | '\u{3164}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF0}'..='\u{FFF8}'
+        | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sensitive, sensitivity};
+
+    #[track_caller]
+    fn check(path: &str, expected: Option<Sensitive>) {
+        assert_eq!(sensitivity(path), expected, "{path:?}");
+    }
+
+    #[test]
+    fn secrets_are_known_by_name() {
+        for path in
+            [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", ".ssh/known_hosts", ".aws/credentials"]
+        {
+            check(path, Some(Sensitive::Secret));
+        }
+        for path in [".env.example", "environment.md", "src/key.rs", "aws/credentials", "monkey"] {
+            check(path, None);
+        }
+    }
+
+    #[test]
+    fn settings_that_make_others_act_are_protected() {
+        for path in [
+            ".git/hooks/pre-commit",
+            "sub/.git/config",
+            ".github/workflows/ci.yml",
+            ".vscode/tasks.json",
+            "ringfence.toml",
+        ] {
+            check(path, Some(Sensitive::Protected));
+        }
+        for path in [".github/ISSUE_TEMPLATE.md", "git/hooks", ".gitignore", "README.md"] {
+            check(path, None);
+        }
+    }
+
+    #[test]
+    fn spelling_does_not_hide_a_name() {
+        for path in
+            [".GIT/config", ".g\u{200c}it/config", "\u{200b}.git/config", ".git./hooks", "./.git//hooks", ".vſcode/x"]
+        {
+            check(path, Some(Sensitive::Protected));
+        }
+        for path in [".ENV", ".e\u{feff}nv", "\u{212a}eys/ID_RSA"] {
+            check(path, Some(Sensitive::Secret));
+        }
+    }
+}

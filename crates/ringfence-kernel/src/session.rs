@@ -1,0 +1,51 @@
+//! Who is asking, and in which dialect.
+//!
+//! A session never changes after it was made: whoever holds one knows what its calls may do.
+
+use std::collections::BTreeSet;
+
+use crate::{Catalog, Dialect, Limits};
+
+/// One conversation of one caller with the host.
+#[derive(Debug)]
+pub struct Session {
+    pub id: String,
+    pub principal: Principal,
+    pub dialect: Dialect,
+    /// The agent on whose behalf the principal calls, where a dialect has agents.
+    pub agent: Option<String>,
+    pub limits: Limits,
+    /// The tools that this session may call, and no others.
+    pub catalog: Catalog,
+}
+
+/// Someone who can be held to what they may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    pub name: String,
+    pub scopes: BTreeSet<Scope>,
+}
+
+/// One thing that a principal may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Call tools.
+    Call,
+    /// Answer approval requests.
+    Approve,
+    /// Reverse changes.
+    Undo,
+    /// Change policy, tokens and sessions.
+    Admin,
+}
+
+impl Principal {
+    /// An agent: it may call, and can never answer its own request.
+    pub fn agent(name: impl Into<String>) -> Self {
+        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call]) }
+    }
+
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+}

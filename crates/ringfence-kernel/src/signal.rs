@@ -1,0 +1,89 @@
+//! Whether a call in flight may still act.
+//!
+//! Two sides hold a `Signal`: the worker that does the work, and the road that waits for it. One atomic
+//! step decides who was first. Until the worker commits, the road can abandon the call and nothing will
+//! have happened; once the worker commits, it finishes, and the road can only say that it does not know yet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::{ErrorKind, ToolError};
+
+const RUNNING: u8 = 0;
+const COMMITTING: u8 = 1;
+const TIMED_OUT: u8 = 2;
+const CANCELLED: u8 = 3;
+
+/// Why the road stopped waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abandon {
+    Deadline,
+    Cancel,
+}
+
+impl Abandon {
+    pub(crate) fn error(self) -> ToolError {
+        match self {
+            Self::Deadline => ToolError::new(ErrorKind::Timeout, "the call took longer than it may"),
+            Self::Cancel => ToolError::new(ErrorKind::Cancelled, "the call was cancelled"),
+        }
+    }
+}
+
+/// The state of one call, shared by its two sides.
+#[derive(Clone, Debug, Default)]
+pub struct Signal(Arc<AtomicU8>);
+
+impl Signal {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asked by a worker wherever it could go on for long.
+    pub fn check(&self) -> Result<(), ToolError> {
+        match self.0.load(Ordering::Acquire) {
+            TIMED_OUT => Err(Abandon::Deadline.error()),
+            CANCELLED => Err(Abandon::Cancel.error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The worker's last chance to be stopped: after this the change is made.
+    pub(crate) fn commit(&self) -> Result<(), ToolError> {
+        match self.0.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(COMMITTING) => Ok(()),
+            Err(_) => self.check(),
+        }
+    }
+
+    /// Says that nobody waits any more. False when the worker committed first.
+    pub fn abandon(&self, why: Abandon) -> bool {
+        let state = match why {
+            Abandon::Deadline => TIMED_OUT,
+            Abandon::Cancel => CANCELLED,
+        };
+        self.0.compare_exchange(RUNNING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Abandon, Signal};
+    use crate::ErrorKind;
+
+    #[test]
+    fn an_abandoned_call_cannot_commit() {
+        let signal = Signal::new();
+        assert!(signal.abandon(Abandon::Deadline));
+        assert_eq!(signal.commit().unwrap_err().kind, ErrorKind::Timeout);
+    }
+
+    #[test]
+    fn a_committed_call_cannot_be_abandoned_and_is_not_stopped_half_way() {
+        let signal = Signal::new();
+        signal.commit().unwrap();
+        assert!(!signal.abandon(Abandon::Cancel));
+        signal.check().unwrap();
+        signal.commit().unwrap();
+    }
+}

@@ -1,0 +1,51 @@
+//! The nearest name to one that does not exist.
+//!
+//! Not here: acting on the guess. A near miss is named in the error and never run.
+
+/// The candidate that `wanted` was most likely meant to be, if any is near enough to be worth saying.
+pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const NEAR: f64 = 0.75;
+    let plain = fold(wanted);
+    if plain.is_empty() || plain.len() > 256 {
+        return None;
+    }
+    candidates
+        .into_iter()
+        .filter(|candidate| *candidate != wanted)
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(&plain, &fold(candidate)), candidate))
+        .filter(|(likeness, _)| *likeness >= NEAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
+        .map(|(_, candidate)| candidate)
+}
+
+/// Spelling differences that models make most: case, `-` for `_`, and white space around a name.
+fn fold(name: &str) -> String {
+    name.trim().chars().flat_map(char::to_lowercase).map(|c| if c == '-' { '_' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[track_caller]
+    fn check(wanted: &str, expected: Option<&str>) {
+        let names = ["read_file", "write_file", "list_directory", "edit_file"];
+        assert_eq!(nearest(wanted, names), expected, "nearest to {wanted:?}");
+    }
+
+    #[test]
+    fn a_near_miss_is_named_and_a_far_one_is_not() {
+        check("read-file", Some("read_file"));
+        check("ReadFile", Some("read_file"));
+        check(" read_file ", Some("read_file"));
+        check("list_dirctory", Some("list_directory"));
+        check("delete_everything", None);
+        check("", None);
+        check(&"x".repeat(100_000), None);
+    }
+
+    #[test]
+    fn equally_near_names_are_decided_by_order_of_the_alphabet() {
+        assert_eq!(nearest("aXcdef", ["abcdef", "accdef"]), Some("abcdef"));
+    }
+}
