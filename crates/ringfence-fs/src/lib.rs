@@ -1,1 +1,31 @@
+//! The fence: file tools that cannot leave their workspace.
+//!
+//! A mount is a held directory descriptor. Every path is resolved below it by the kernel, every decision is made
+//! from what was opened, every change replaces a file whole. `register` gives the tools to a host.
+//!
+//! Not here: processes, sockets, and the environment.
 
+mod content;
+mod digest;
+mod fault;
+mod fence;
+mod locks;
+mod missing;
+mod mount;
+mod name;
+mod path;
+mod recover;
+mod replace;
+mod resolve;
+mod slot;
+mod stamp;
+mod tools;
+mod trash;
+mod walk;
+mod workspace;
+
+pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
+pub use mount::{Durability, Rights};
+pub use name::NameRule;
+pub use tools::register;
+pub use workspace::{Surroundings, WorkspaceError, resolve_workspace};

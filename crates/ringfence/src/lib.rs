@@ -1,1 +1,8 @@
+//! Ringfence as a library: config, wiring and fronts.
+//!
+//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line.
 
+pub mod cli;
+pub mod config;
+pub mod log;
+pub mod wire;

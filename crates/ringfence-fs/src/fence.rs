@@ -1,0 +1,226 @@
+//! The mounts of a host, and how a caller's path finds its own.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
+use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::content::{Hashing, read_start, text_of};
+use crate::digest::Digests;
+use crate::locks::Locks;
+use crate::mount::{Durability, Mount, Rights, Spot};
+use crate::name::NameRule;
+use crate::path::GuestPath;
+use crate::recover::recover_all;
+use crate::resolve::{CAREFUL, How, Kernel, Links, Resolver, Walker};
+use crate::stamp::Stamp;
+
+/// Every directory that tools may reach. There is no other way to a file.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    /// The workspace comes first.
+    mounts: Vec<Arc<Mount>>,
+}
+
+/// A directory to be mounted.
+#[derive(Clone, Debug)]
+pub struct MountSpec {
+    /// `project` for what callers write as `@project/…`.
+    pub alias: String,
+    pub path: PathBuf,
+    pub rights: Rights,
+}
+
+/// How the fence works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub backend: Backend,
+    pub durability: Durability,
+    pub names: NameRule,
+}
+
+/// Who resolves paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// The kernel where it can, `cap-std` where it cannot.
+    #[default]
+    Best,
+    CapStd,
+}
+
+/// Why a fence could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    #[error("the {what} cannot be opened")]
+    Open { what: String, source: std::io::Error },
+    #[error("the mounts `{0}` and `{1}` overlap; one must not contain the other")]
+    Overlap(String, String),
+    #[error("`{0}` is no name for a mount: letters, digits, `-` and `_` are")]
+    Alias(String),
+    #[error("two mounts are named `{0}`")]
+    AliasTaken(String),
+}
+
+impl Fence {
+    /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.
+    pub fn new(
+        workspace: MountSpec,
+        others: Vec<MountSpec>,
+        state: &Path,
+        options: Options,
+    ) -> Result<Self, FenceError> {
+        let state = open_state(state)?;
+        let mut mounts: Vec<Arc<Mount>> = Vec::new();
+        for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
+            if spec.alias.is_empty()
+                || !spec.alias.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
+            {
+                return Err(FenceError::Alias(spec.alias));
+            }
+            let mount = open_mount(spec, named, &state, options)?;
+            for other in &mounts {
+                if other.alias == mount.alias {
+                    return Err(FenceError::AliasTaken(mount.alias.to_string()));
+                }
+                if overlap(other, &mount) {
+                    return Err(FenceError::Overlap(other.alias.to_string(), mount.alias.to_string()));
+                }
+            }
+            recover_all(&mount);
+            mounts.push(Arc::new(mount));
+        }
+        Ok(Self { mounts })
+    }
+
+    /// Who resolves paths on the workspace: `openat2` or `cap-std`.
+    pub fn backend(&self) -> &'static str {
+        self.mounts[0].resolver.name()
+    }
+
+    /// A small file of the workspace that the host itself goes by, such as its settings. `None` if there is none.
+    pub fn read_setting(&self, name: &str, most: u64) -> Result<Option<String>, ToolError> {
+        let limits = Limits { read_bytes: most, ..Limits::of(Dialect::Standard) };
+        let signal = Signal::new();
+        let cx = Context::new(&limits, Pace::Patient, &signal);
+        let spot = self.locate(name)?;
+        let file = match spot.open_content(&cx) {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let part = read_start(&spot.mount, &file, Hashing::Unwanted, name, &cx)?;
+        if part.truncated {
+            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{name}` has more than {most} bytes")));
+        }
+        text_of(part.bytes, false, name).map(Some)
+    }
+
+    /// Where a caller's path points: into the workspace, or into the mount that it names.
+    pub(crate) fn locate(&self, text: &str) -> Result<Spot, ToolError> {
+        if let Some(named) = text.strip_prefix('@')
+            && self.mounts.len() > 1
+        {
+            let (alias, rest) = named.split_once('/').unwrap_or((named, "."));
+            let mount =
+                self.mounts.iter().find(|mount| &*mount.alias == alias).ok_or_else(|| self.unknown_alias(alias))?;
+            let path = GuestPath::parse(if rest.is_empty() { "." } else { rest })?;
+            return Ok(spot(mount, path));
+        }
+        let mount = &self.mounts[0];
+        Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?))
+    }
+
+    fn unknown_alias(&self, alias: &str) -> ToolError {
+        let alias = &alias[..alias.floor_char_boundary(64)];
+        let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
+        match nearest(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
+            Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
+            None => error.hint("a directory of that name is written with `./` in front"),
+        }
+    }
+}
+
+fn spot(mount: &Arc<Mount>, path: GuestPath) -> Spot {
+    let shown = match (mount.named, path.is_root()) {
+        (false, _) => path.shown(),
+        (true, true) => format!("@{}", mount.alias),
+        (true, false) => format!("@{}/{}", mount.alias, path.shown()),
+    };
+    Spot { mount: Arc::clone(mount), path, shown }
+}
+
+fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -> Result<Mount, FenceError> {
+    let what =
+        if named { format!("directory of the mount `{}`", spec.alias) } else { "workspace directory".to_owned() };
+    let fail = |error: std::io::Error| FenceError::Open { what: what.clone(), source: error };
+    let root = openat(CWD, &spec.path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())
+        .map_err(|errno| fail(errno.into()))?;
+    let stamp = Stamp::of(&fstat(&root).map_err(|errno| fail(errno.into()))?);
+    let mut host_roots = vec![spec.path.clone()];
+    host_roots.extend(std::fs::canonicalize(&spec.path).ok().filter(|real| *real != spec.path));
+    let resolver: Box<dyn Resolver> = match options.backend {
+        Backend::Best if kernel_resolves(&root) => Box::new(Kernel),
+        _ => Box::new(Walker::new(root.as_fd()).map_err(fail)?),
+    };
+    let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
+    let locks = open_private(state, stripes.as_bytes())
+        .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    Ok(Mount {
+        alias: Arc::from(spec.alias),
+        named,
+        id: stamp.id,
+        host_roots,
+        rights: spec.rights,
+        names: options.names,
+        durability: options.durability,
+        resolver,
+        quick: answers_from_memory(&root),
+        locks: Locks::new(locks),
+        digests: Digests::default(),
+        root,
+    })
+}
+
+/// One lookup tells whether the kernel, or a sandbox around us, lets `openat2` through.
+fn kernel_resolves(root: &OwnedFd) -> bool {
+    let how = How { flags: OFlags::PATH | CAREFUL, links: Links::Refuse, pace: Pace::Patient };
+    Kernel.open(root.as_fd(), b".", how).is_ok()
+}
+
+/// Local file systems open and stat what is in memory without asking a daemon or a network.
+fn answers_from_memory(root: &OwnedFd) -> bool {
+    const EXT: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const TMPFS: u64 = 0x0102_1994;
+    const F2FS: u64 = 0xf2f5_2010;
+    #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+    fstatfs(root).is_ok_and(|found| matches!(found.f_type as u64, EXT | XFS | BTRFS | TMPFS | F2FS))
+}
+
+/// One directory inside the other, or the same: then the weaker rights would be no rights.
+fn overlap(a: &Mount, b: &Mount) -> bool {
+    let within = |inner: &Mount, outer: &Mount| {
+        inner.host_roots.iter().any(|inner| outer.host_roots.iter().any(|outer| inner.starts_with(outer)))
+    };
+    a.id == b.id || within(a, b) || within(b, a)
+}
+
+fn open_state(path: &Path) -> Result<OwnedFd, FenceError> {
+    let fail = |error: std::io::Error| FenceError::Open { what: "state directory".to_owned(), source: error };
+    std::fs::create_dir_all(path).map_err(fail)?;
+    let state = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())
+        .map_err(|errno| fail(errno.into()))?;
+    open_private(&state, b"locks").map_err(|errno| fail(errno.into()))
+}
+
+/// A directory that only we may enter, made if it is missing.
+fn open_private(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+}

@@ -1,0 +1,206 @@
+//! One change to a file at a time, across processes.
+//!
+//! A lock is a file in our state directory, chosen by the identity of what is changed. Whoever holds it writes
+//! into it what it is about to do; whoever finds such a note after getting the lock knows that the writer died,
+//! and cleans up first.
+//!
+//! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use ringfence_kernel::{Context, ErrorKind, ToolError};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, ftruncate, openat};
+use rustix::io::{Errno, pread, pwrite};
+
+use crate::resolve::CAREFUL;
+use crate::stamp::FileId;
+
+/// So many files can be changed at once without waiting for each other, collisions aside.
+const STRIPES: u64 = 256;
+
+/// The longest pause between two tries for a lock that somebody else has.
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+
+/// The locks of one mount.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    directory: OwnedFd,
+}
+
+/// A lock that is held until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    stripe: OwnedFd,
+}
+
+/// What is about to be done, for whoever has to clean up after us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// What stands at this name is to go. With an inode, only if that is what stands there.
+    Remove { parent: Vec<u8>, name: Vec<u8>, inode: u64 },
+    /// Bytes are added to a file. Found between the two lengths, it goes back to the first.
+    Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, after: u64 },
+}
+
+impl Locks {
+    pub(crate) fn new(directory: OwnedFd) -> Self {
+        Self { directory }
+    }
+
+    /// Waits for the lock on `id`, as long as somebody waits for us. Second comes what a dead holder left to do.
+    pub(crate) fn hold(&self, id: FileId, cx: &Context<'_>) -> Result<(Held, Option<Intent>), ToolError> {
+        let stripe = self.open(stripe_of(id)).map_err(unusable)?;
+        let mut pause = Duration::from_micros(50);
+        loop {
+            match flock(&stripe, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::AGAIN) => {
+                    cx.check()?;
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(unusable(errno)),
+            }
+        }
+        let held = Held { stripe };
+        let left = held.read().map_err(unusable)?;
+        Ok((held, left))
+    }
+
+    /// The locks on two files, in an order that two callers never take the other way round.
+    pub(crate) fn hold_both(
+        &self,
+        one: FileId,
+        other: FileId,
+        cx: &Context<'_>,
+    ) -> Result<Vec<(Held, Option<Intent>)>, ToolError> {
+        let mut ids = [one, other];
+        ids.sort_by_key(|id| stripe_of(*id));
+        let mut held = vec![self.hold(ids[0], cx)?];
+        if stripe_of(one) != stripe_of(other) {
+            held.push(self.hold(ids[1], cx)?);
+        }
+        Ok(held)
+    }
+
+    /// Every note that a dead holder left, with its lock.
+    pub(crate) fn abandoned(&self) -> Vec<(Held, Intent)> {
+        let mut found = Vec::new();
+        for stripe in 0..STRIPES {
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | CAREFUL;
+            let Ok(stripe) = openat(&self.directory, name_of(stripe), flags, Mode::empty()) else { continue };
+            if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            let held = Held { stripe };
+            if let Ok(Some(intent)) = held.read() {
+                found.push((held, intent));
+            }
+        }
+        found
+    }
+
+    fn open(&self, stripe: u64) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | CAREFUL;
+        openat(&self.directory, name_of(stripe), flags, Mode::RUSR | Mode::WUSR)
+    }
+}
+
+impl Held {
+    pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
+        let note = intent.encode();
+        let written = pwrite(&self.stripe, &note, 0).map_err(unusable)?;
+        if written == note.len() { Ok(()) } else { Err(unusable(Errno::NOSPC)) }
+    }
+
+    /// What was intended is done, or undone.
+    pub(crate) fn settle(&self) {
+        // Left behind, a note only makes the next holder look once more.
+        let _ = ftruncate(self.stripe.as_fd(), 0);
+    }
+
+    fn read(&self) -> Result<Option<Intent>, Errno> {
+        let mut note = [0; 16 << 10];
+        let length = pread(&self.stripe, &mut note, 0)?;
+        let intent = Intent::decode(&note[..length]);
+        if length > 0 && intent.is_none() {
+            self.settle();
+        }
+        Ok(intent)
+    }
+}
+
+impl Intent {
+    fn encode(&self) -> Vec<u8> {
+        let (kind, parent, name, numbers) = match self {
+            Self::Remove { parent, name, inode } => ("remove", parent, name, [*inode, 0, 0]),
+            Self::Append { parent, name, inode, before, after } => ("append", parent, name, [*inode, *before, *after]),
+        };
+        let mut note = Vec::new();
+        note.extend_from_slice(kind.as_bytes());
+        for number in numbers {
+            note.extend_from_slice(format!("\0{number}").as_bytes());
+        }
+        for text in [parent, name] {
+            note.push(0);
+            note.extend_from_slice(text);
+        }
+        // A note without its end was cut by the death of its writer: nothing was begun yet.
+        note.extend_from_slice(b"\0.");
+        note
+    }
+
+    fn decode(note: &[u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = note.split(|byte| *byte == 0).collect();
+        let [kind, inode, before, after, parent, name, b"."] = fields[..] else { return None };
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+        let (parent, name) = (parent.to_vec(), name.to_vec());
+        match kind {
+            b"remove" => Some(Self::Remove { parent, name, inode: number(inode)? }),
+            b"append" => Some(Self::Append {
+                parent,
+                name,
+                inode: number(inode)?,
+                before: number(before)?,
+                after: number(after)?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn stripe_of(id: FileId) -> u64 {
+    // Fixed for ever: processes of different versions have to meet at the same file.
+    (id.inode ^ id.device.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56
+}
+
+fn name_of(stripe: u64) -> String {
+    format!("{stripe:02x}")
+}
+
+fn unusable(errno: Errno) -> ToolError {
+    let message = format!("the host's own lock files cannot be used (error {})", errno.raw_os_error());
+    ToolError::new(ErrorKind::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Intent;
+
+    #[test]
+    fn a_note_is_read_back_and_a_torn_one_is_none() {
+        let intents = [
+            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inode: 0 },
+            Intent::Append { parent: Vec::new(), name: b"log".to_vec(), inode: 7, before: 10, after: 20 },
+        ];
+        for intent in intents {
+            let note = intent.encode();
+            assert_eq!(Intent::decode(&note), Some(intent));
+            for end in 0..note.len() {
+                assert_eq!(Intent::decode(&note[..end]), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Errors about paths, with advice: what may have been meant.
+//!
+//! Only names are looked at, only in directories of the workspace, and only so many.
+
+use std::mem::MaybeUninit;
+
+use ringfence_kernel::{ErrorKind, Pace, ToolError, nearest};
+use rustix::fs::{OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::fault::fault;
+use crate::mount::{Spot, look};
+use crate::name::{is_reserved, show};
+use crate::resolve::CAREFUL;
+use crate::stamp::Kind;
+
+/// In a larger directory a guess is not worth the time.
+const MOST_NAMES: usize = 2000;
+
+/// The error for a path that could not be opened.
+pub(crate) fn explain(spot: &Spot, errno: Errno) -> ToolError {
+    let error = fault(errno, &spot.shown);
+    match errno {
+        Errno::XDEV => error.hint("a link with an absolute target counts as outside, and so does another mount"),
+        Errno::NOENT => explain_missing(spot, error),
+        _ => error,
+    }
+}
+
+fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
+    if spot.mount.is_lost() {
+        return ToolError::new(ErrorKind::NotFound, "the workspace directory itself is gone");
+    }
+    let Some((parent, name)) = spot.path.split() else { return error };
+    let directory = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+    let Ok(directory) = spot.mount.lookup(&parent, directory, Pace::Patient) else {
+        return error.hint(&format!("the directory `{}` does not exist either", parent.shown()));
+    };
+    if let Ok(Some(stamp)) = look(std::os::fd::AsFd::as_fd(&directory.fd), name)
+        && stamp.kind == Kind::Link
+    {
+        return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
+    }
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut entries = RawDir::new(&directory.fd, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_bytes();
+        if !is_reserved(name) && !matches!(name, b"." | b"..") {
+            names.push(show(name));
+        }
+        if names.len() == MOST_NAMES {
+            break;
+        }
+    }
+    match nearest(&show(name), names.iter().map(String::as_str)) {
+        Some(guess) if parent.is_root() => error.hint(&format!("did you mean `{guess}`?")),
+        Some(guess) => error.hint(&format!("did you mean `{}/{guess}`?", parent.shown())),
+        None => error,
+    }
+}

@@ -1,0 +1,182 @@
+//! A directory that tools may reach, as a held descriptor.
+//!
+//! A mount is opened once. What happens to its name afterwards does not matter: every lookup starts at the
+//! descriptor, goes through the resolver, and is judged by what was opened.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::digest::Digests;
+use crate::fault::{fault, wrong_type};
+use crate::locks::Locks;
+use crate::missing;
+use crate::name::{NameRule, show};
+use crate::path::GuestPath;
+use crate::resolve::{CAREFUL, How, Links, Resolver};
+use crate::stamp::{FileId, Kind, Stamp};
+
+/// What may be done on a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// What is on disk before a change is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The content and the directory that names it.
+    #[default]
+    Full,
+    /// The content; the last changes may be gone after a power cut, and none is ever torn.
+    Ordered,
+}
+
+/// A directory that tools may reach.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub(crate) alias: Arc<str>,
+    /// Whether replies name the mount: the workspace itself goes without.
+    pub(crate) named: bool,
+    pub(crate) root: OwnedFd,
+    pub(crate) id: FileId,
+    /// What the root is called on the host, to understand absolute paths. Never shown.
+    pub(crate) host_roots: Vec<PathBuf>,
+    pub(crate) rights: Rights,
+    pub(crate) names: NameRule,
+    pub(crate) durability: Durability,
+    pub(crate) resolver: Box<dyn Resolver>,
+    /// The file system answers from memory without asking anybody, so short reads need no worker.
+    pub(crate) quick: bool,
+    pub(crate) locks: Locks,
+    pub(crate) digests: Digests,
+}
+
+/// A path on a mount: where a caller pointed.
+#[derive(Clone, Debug)]
+pub(crate) struct Spot {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) path: GuestPath,
+    /// As replies say it.
+    pub(crate) shown: String,
+}
+
+/// A descriptor of something that exists, and what it is.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) fd: OwnedFd,
+    pub(crate) stamp: Stamp,
+    /// Where it really is, if a link or `..` led there.
+    pub(crate) resolved: Option<String>,
+}
+
+impl Spot {
+    /// The one place that opens contents. Only a regular file that may be read comes back.
+    pub(crate) fn open_content(&self, cx: &Context<'_>) -> Result<Opened, ToolError> {
+        let opened = self.open(OFlags::RDONLY | CAREFUL, cx)?;
+        match opened.stamp.kind {
+            Kind::File if self.path.must_be_directory() => Err(wrong_type(&self.shown, "a file and not a directory")),
+            Kind::File if opened.stamp.closed_to_readers() => Err(fault(Errno::ACCESS, &self.shown)),
+            Kind::File => Ok(opened),
+            other => Err(wrong_type(&self.shown, other.described())),
+        }
+    }
+
+    /// A directory, to be listed.
+    pub(crate) fn open_directory(&self, cx: &Context<'_>) -> Result<Opened, ToolError> {
+        let opened = self.open(OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, cx)?;
+        if opened.stamp.closed_to_readers() {
+            return Err(fault(Errno::ACCESS, &self.shown));
+        }
+        // `cap-std` gives a descriptor that cannot be listed; for others this is one cheap call more.
+        let fd = openat(&opened.fd, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty());
+        Ok(Opened { fd: fd.map_err(|errno| fault(errno, &self.shown))?, ..opened })
+    }
+
+    fn open(&self, flags: OFlags, cx: &Context<'_>) -> Result<Opened, ToolError> {
+        if cx.pace == Pace::Quick && !self.mount.quick {
+            return Err(cx.stall());
+        }
+        match self.mount.lookup(&self.path, flags, cx.pace) {
+            Ok(opened) => Ok(opened),
+            // Only a patient call looks around for what may have been meant.
+            Err(Errno::AGAIN | Errno::NOENT) if cx.pace == Pace::Quick => Err(cx.stall()),
+            Err(errno) => Err(missing::explain(self, errno)),
+        }
+    }
+
+    pub(crate) fn place(&self, resolved: Option<String>) -> Place {
+        Place { mount: Arc::clone(&self.mount.alias), given: self.path.shown(), resolved, shown: self.shown.clone() }
+    }
+
+    /// A slash at the end of a path is fine where a directory is going to be.
+    #[must_use]
+    pub(crate) fn slashed_if(mut self, kind: Kind) -> Self {
+        if kind == Kind::Directory {
+            self.path.forget_slash();
+        }
+        self
+    }
+
+    /// Fails before anything else does where nothing may be changed.
+    pub(crate) fn writable(&self) -> Result<(), ToolError> {
+        match self.mount.rights {
+            Rights::ReadWrite => Ok(()),
+            Rights::ReadOnly => {
+                Err(ToolError::new(ErrorKind::ReadOnly, format!("`{}` is on a read-only mount", self.shown)))
+            }
+        }
+    }
+}
+
+impl Mount {
+    /// Opens a path below the root. What comes back was not reached through another mount or out of the root.
+    pub(crate) fn lookup(&self, path: &GuestPath, flags: OFlags, pace: Pace) -> Result<Opened, Errno> {
+        let root = self.root.as_fd();
+        let open = |links| self.resolver.open(root, path.as_bytes(), How { flags, links, pace });
+        let (fd, straight) = match open(Links::Refuse) {
+            Ok(fd) => (fd, !path.climbs()),
+            Err(Errno::LOOP) => (open(Links::Follow)?, false),
+            Err(errno) => return Err(errno),
+        };
+        let stamp = Stamp::of(&fstat(&fd)?);
+        let resolved = if straight { None } else { self.real_name(fd.as_fd())? };
+        let resolved = resolved.filter(|name| name.as_bytes() != path.as_bytes());
+        Ok(Opened { fd, stamp, resolved })
+    }
+
+    /// Where below the root a descriptor is now. The kernel keeps that name; we only read it.
+    pub(crate) fn real_name(&self, fd: BorrowedFd<'_>) -> Result<Option<String>, Errno> {
+        let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+        let root = name_of(self.root.as_fd())?;
+        let name = name_of(fd)?;
+        if root == name {
+            return Ok(Some(".".to_owned()));
+        }
+        let root = root.as_bytes().strip_suffix(b"/").unwrap_or(root.as_bytes());
+        match name.as_bytes().strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/")) {
+            Some(below) => Ok(Some(show(below))),
+            // It was moved out after it was opened.
+            None => Err(Errno::XDEV),
+        }
+    }
+
+    /// Whether the directory that was mounted is still there to be worked in.
+    pub(crate) fn is_lost(&self) -> bool {
+        fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+}
+
+/// What stands at a name in a directory that we hold, without following it.
+pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stamp>, Errno> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(Stamp::of(&stat))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,370 @@
+//! New contents for a name, all or nothing.
+//!
+//! The new file is written beside the old one, synced, and takes its name in one step that also shows what it
+//! displaced. If that is not what was seen, the step is taken back and the change is a conflict. Whatever
+//! happens, the name has the old contents or the new, never a part of either.
+//!
+//! Not here: where the contents come from. Each tool makes its own.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
+use rustix::fs::{
+    Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags, accessat, fchmod, fchown, fgetxattr, flistxattr,
+    fsetxattr, fstat, fsync, openat, renameat, renameat_with, unlinkat,
+};
+use rustix::io::{Errno, write};
+
+use crate::content::read_chunk;
+use crate::digest::{Digest, Hasher};
+use crate::fault::{fault, wrong_type};
+use crate::locks::{Held, Intent};
+use crate::mount::{Durability, look};
+use crate::name::RESERVED;
+use crate::recover::recover;
+use crate::resolve::CAREFUL;
+use crate::slot::{Slot, check_directory_writable};
+use crate::stamp::{FileId, Kind, Stamp};
+
+/// Between two of these a long write looks whether it is still wanted.
+const CHUNK: usize = 1 << 20;
+
+/// The file that is to be replaced, opened under its lock.
+#[derive(Debug)]
+pub(crate) struct Old {
+    pub(crate) fd: OwnedFd,
+    pub(crate) stamp: Stamp,
+}
+
+/// Contents for a file.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Bytes(Vec<u8>),
+    /// As much as another file has; a new file gets its mode too.
+    File {
+        from: OwnedFd,
+        stamp: Stamp,
+    },
+}
+
+impl Body {
+    /// A new file is as open as it should be, less the umask; a replacement stays closed until it has the old one's mode.
+    fn mode(&self, old: Option<&Old>) -> u32 {
+        match (old, self) {
+            (Some(_), _) => 0o600,
+            (None, Self::Bytes(_)) => 0o644,
+            (None, Self::File { stamp, .. }) => stamp.mode & 0o777 | 0o600,
+        }
+    }
+}
+
+/// What a change left behind.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) size: u64,
+    pub(crate) digest: Option<Digest>,
+    pub(crate) created: bool,
+    /// Other names that had the old contents and still have.
+    pub(crate) links_broken: u64,
+}
+
+/// Gives a slot new contents. `seen` is what the plan found there; `make` is called with what is there now,
+/// under the lock, and says what shall be there instead.
+pub(crate) fn replace(
+    slot: &Slot,
+    seen: Option<Stamp>,
+    ticket: &Ticket<'_>,
+    make: impl FnOnce(Option<&Old>) -> Result<Body, ToolError>,
+) -> Result<Written, ToolError> {
+    let cx = ticket.context();
+    let made = slot.make_parents(cx)?;
+    let parent = made.parent.as_fd();
+    let (held, old) = take(slot, parent, cx)?;
+    check_unmoved(slot, seen, old.as_ref().map(|old| old.stamp), ticket)?;
+    check_writable(slot, parent, old.as_ref())?;
+    let body = make(old.as_ref())?;
+    let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
+    held.intend(&Intent::Remove { parent: slot.parent_path(), name: name.clone(), inode: 0 })?;
+    let fail = |errno| fault(errno, &slot.shown);
+    let fresh = Fresh::create(parent, name, body.mode(old.as_ref())).map_err(fail)?;
+    let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
+    if let Some(old) = &old {
+        fresh.take_after(old, &slot.shown)?;
+    }
+    fsync(&fresh.fd).map_err(fail)?;
+    ticket.commit()?;
+    match &old {
+        None => fresh.publish_new(slot)?,
+        Some(old) => fresh.publish_over(slot, old)?,
+    }
+    if slot.mount.durability == Durability::Full {
+        fsync(parent).map_err(fail)?;
+    }
+    made.keep(slot.mount.durability, &slot.shown)?;
+    held.settle();
+    let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
+    Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken })
+}
+
+/// Locks what a slot has, and opens it.
+pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Result<(Held, Option<Old>), ToolError> {
+    loop {
+        let old = open_old(slot, parent)?;
+        let id = match &old {
+            Some(old) => old.stamp.id,
+            None => future_id(parent, &slot.name).map_err(|errno| fault(errno, &slot.shown))?,
+        };
+        let (held, left) = slot.mount.locks.hold(id, cx)?;
+        if let Some(intent) = left {
+            recover(&slot.mount, &held, &intent);
+        }
+        // While we waited for the lock of one file, another may have come to stand here.
+        match (old, slot.look_in(parent)?) {
+            (None, None) => return Ok((held, None)),
+            (Some(old), Some(now)) if old.stamp.id == now.id => {
+                let stamp = Stamp::of(&fstat(&old.fd).map_err(|errno| fault(errno, &slot.shown))?);
+                return Ok((held, Some(Old { stamp, ..old })));
+            }
+            _ => cx.check()?,
+        }
+    }
+}
+
+fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
+    let open = |flags| openat(parent, slot.name.as_slice(), flags | OFlags::NOFOLLOW | CAREFUL, Mode::empty());
+    let opened = match open(OFlags::RDONLY) {
+        // It may be written and not read; then it can still be replaced.
+        Err(Errno::ACCESS) => open(OFlags::PATH),
+        other => other,
+    };
+    let fd = match opened {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err(wrong_type(&slot.shown, Kind::Link.described())),
+        Err(errno) => return Err(fault(errno, &slot.shown)),
+    };
+    let stamp = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, &slot.shown))?);
+    match stamp.kind {
+        Kind::File => Ok(Some(Old { fd, stamp })),
+        other => Err(wrong_type(&slot.shown, other.described())),
+    }
+}
+
+/// What was planned, and perhaps approved, must still be what happens.
+pub(crate) fn check_unmoved(
+    slot: &Slot,
+    seen: Option<Stamp>,
+    now: Option<Stamp>,
+    ticket: &Ticket<'_>,
+) -> Result<(), ToolError> {
+    let conflict = |what: &str| {
+        let message = format!("`{}` {what} since the call was planned; nothing was changed", slot.shown);
+        Err(ToolError::new(ErrorKind::Conflict, message))
+    };
+    match (seen, now) {
+        (None, Some(_)) => conflict("came to be"),
+        (Some(_), None) if ticket.approved() => conflict("went away"),
+        (Some(seen), Some(now)) if ticket.approved() && seen != now => conflict("changed"),
+        _ => Ok(()),
+    }
+}
+
+fn check_writable(slot: &Slot, parent: BorrowedFd<'_>, old: Option<&Old>) -> Result<(), ToolError> {
+    check_directory_writable(parent, &slot.shown)?;
+    let Some(old) = old else { return Ok(()) };
+    // Taking a name asks nothing of the file that had it, so we ask.
+    if old.stamp.closed_to_writers() {
+        return Err(fault(Errno::ACCESS, &slot.shown));
+    }
+    accessat(parent, slot.name.as_slice(), Access::WRITE_OK, AtFlags::EACCESS)
+        .map_err(|errno| fault(errno, &slot.shown))
+}
+
+/// A file that has no name yet that anybody knows. Dropped, it is gone.
+#[derive(Debug)]
+struct Fresh<'a> {
+    parent: BorrowedFd<'a>,
+    name: Vec<u8>,
+    fd: OwnedFd,
+}
+
+impl<'a> Fresh<'a> {
+    fn create(parent: BorrowedFd<'a>, name: Vec<u8>, mode: u32) -> Result<Self, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
+        let fd = openat(parent, name.as_slice(), flags, Mode::from_raw_mode(mode))?;
+        Ok(Self { parent, name, fd })
+    }
+
+    fn fill(&self, body: &Body, cx: &Context<'_>, shown: &str) -> Result<(u64, Digest), ToolError> {
+        let mut hasher = Hasher::default();
+        let mut size = 0u64;
+        let mut put = |bytes: &[u8]| {
+            cx.check()?;
+            hasher.update(bytes);
+            size += bytes.len() as u64;
+            write_all(self.fd.as_fd(), bytes).map_err(|errno| fault(errno, shown))
+        };
+        match body {
+            Body::Bytes(bytes) => bytes.chunks(CHUNK).try_for_each(&mut put)?,
+            Body::File { from, stamp } => {
+                let mut chunk = vec![0; CHUNK];
+                let mut done = 0;
+                while done < stamp.size {
+                    let length = read_chunk(from.as_fd(), &mut chunk, done, cx).map_err(|errno| fault(errno, shown))?;
+                    if length == 0 {
+                        break;
+                    }
+                    put(&chunk[..length])?;
+                    done += length as u64;
+                }
+            }
+        }
+        Ok((size, hasher.finish()))
+    }
+
+    /// Owner, mode and attributes of the file that it replaces.
+    fn take_after(&self, old: &Old, shown: &str) -> Result<(), ToolError> {
+        let fail = |errno| fault(errno, shown);
+        let mine = Stamp::of(&fstat(&self.fd).map_err(fail)?);
+        if mine.owner != old.stamp.owner {
+            let (user, group) = old.stamp.owner;
+            fchown(&self.fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(|errno| match errno {
+                Errno::PERM => {
+                    ToolError::new(ErrorKind::PermissionDenied, format!("the owner of `{shown}` could not be kept"))
+                }
+                other => fail(other),
+            })?;
+        }
+        copy_attributes(&old.fd, &self.fd);
+        // Contents that somebody else chose must not run with the owner's rights.
+        fchmod(&self.fd, Mode::from_raw_mode(old.stamp.mode & 0o777)).map_err(fail)
+    }
+
+    fn publish_new(self, slot: &Slot) -> Result<(), ToolError> {
+        match self.rename(&slot.name, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                self.published();
+                Ok(())
+            }
+            Err(Errno::EXIST) => Err(ToolError::new(
+                ErrorKind::Conflict,
+                format!("`{}` came to be since the call was planned; nothing was changed", slot.shown),
+            )),
+            Err(errno) => Err(fault(errno, &slot.shown)),
+        }
+    }
+
+    fn publish_over(self, slot: &Slot, old: &Old) -> Result<(), ToolError> {
+        let fail = |errno| fault(errno, &slot.shown);
+        match self.rename(&slot.name, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Err(changed_meanwhile(slot, None)),
+            // No exchange on this file system: look once more, then replace.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let now = slot.look_in(self.parent)?;
+                if now.is_none_or(|now| !now.same_content(&old.stamp)) {
+                    return Err(changed_meanwhile(slot, None));
+                }
+                renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
+                self.published();
+                return Ok(());
+            }
+            Err(errno) => return Err(fail(errno)),
+        }
+        let displaced = look(self.parent, &self.name).map_err(fail)?;
+        if displaced.is_some_and(|displaced| displaced.same_content(&old.stamp)) {
+            // Dropping removes the old file, which has our temporary name now.
+            return Ok(());
+        }
+        self.take_back(slot)
+    }
+
+    /// What was displaced is not what was read: it gets its name back.
+    fn take_back(self, slot: &Slot) -> Result<(), ToolError> {
+        self.rename(&slot.name, RenameFlags::EXCHANGE).map_err(|errno| fault(errno, &slot.shown))?;
+        let mine = Stamp::of(&fstat(&self.fd).map_err(|errno| fault(errno, &slot.shown))?);
+        let back = look(self.parent, &self.name).map_err(|errno| fault(errno, &slot.shown))?;
+        if back.is_none_or(|back| back.id == mine.id) {
+            return Err(changed_meanwhile(slot, None));
+        }
+        // Somebody replaced the file between our two steps. Theirs is not ours to remove: it stays under a name of its own.
+        let copy = format!("conflict-{}", String::from_utf8_lossy(&self.name[RESERVED.len()..]));
+        self.rename(copy.as_bytes(), RenameFlags::NOREPLACE).map_err(|errno| fault(errno, &slot.shown))?;
+        self.published();
+        Err(changed_meanwhile(slot, Some(&copy)))
+    }
+
+    fn rename(&self, to: &[u8], how: RenameFlags) -> Result<(), Errno> {
+        loop {
+            match renameat_with(self.parent, self.name.as_slice(), self.parent, to, how) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// The temporary name is no longer ours to remove.
+    fn published(mut self) {
+        self.name.clear();
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
+    let message = format!("`{}` was changed by another program at the same moment; nothing was changed", slot.shown);
+    let error = ToolError::new(ErrorKind::Conflict, message);
+    match copy {
+        Some(copy) => {
+            error.hint(&format!("a version of it was kept as `{copy}` beside it")).detail("conflictCopy", copy)
+        }
+        None => error,
+    }
+}
+
+/// Attributes of users and access lists go along where they can; labels and capabilities do not.
+fn copy_attributes(from: &OwnedFd, to: &OwnedFd) {
+    let mut names = [0u8; 4096];
+    let Ok(length) = flistxattr(from, &mut names) else { return };
+    for name in names[..length]
+        .split(|byte| *byte == 0)
+        .filter(|name| name.starts_with(b"user.") || *name == b"system.posix_acl_access")
+    {
+        let mut value = vec![0u8; 64 << 10];
+        if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
+            let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
+        }
+    }
+}
+
+pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(fd, bytes) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(length) => bytes = &bytes[length..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// A name that nobody can have planted, and that says nothing about the target's.
+pub(crate) fn temporary_name() -> Result<Vec<u8>, Errno> {
+    let mut random = [0u8; 16];
+    getrandom::fill(&mut random).map_err(|_| Errno::IO)?;
+    Ok(format!("{RESERVED}{:032x}", u128::from_ne_bytes(random)).into_bytes())
+}
+
+/// The lock for a file that does not exist yet.
+fn future_id(parent: BorrowedFd<'_>, name: &[u8]) -> Result<FileId, Errno> {
+    let FileId { device, inode } = Stamp::of(&fstat(parent)?).id;
+    let mixed = name.iter().fold(inode, |mixed, byte| (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    Ok(FileId { device, inode: mixed })
+}

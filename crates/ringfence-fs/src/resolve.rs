@@ -1,0 +1,149 @@
+//! How a path becomes a descriptor without ever leaving its root.
+//!
+//! Two resolvers keep the one promise: `Kernel` asks Linux (`openat2`), `Walker` uses `cap-std` where Linux
+//! does not answer. Everything else in this crate works on descriptors that came from here.
+//!
+//! Not here: what to do with the descriptor. See `mount.rs`.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
+use ringfence_kernel::Pace;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
+use rustix::io::Errno;
+
+/// A lookup can be disturbed by renames elsewhere only if it climbs; so many in a row mean somebody does it on purpose.
+const RETRIES: usize = 128;
+
+/// Opens paths below a root, and nothing else.
+pub(crate) trait Resolver: Send + Sync + fmt::Debug {
+    fn name(&self) -> &'static str;
+    fn open(&self, root: BorrowedFd<'_>, path: &[u8], how: How) -> Result<OwnedFd, Errno>;
+    /// A directory by one name in a directory that we hold: not a link, not another mount.
+    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno>;
+}
+
+/// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
+pub(crate) const CAREFUL: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+const CHILD: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(CAREFUL);
+
+/// How to open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) flags: OFlags,
+    pub(crate) links: Links,
+    pub(crate) pace: Pace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// A link anywhere in the path is `LOOP`.
+    Refuse,
+    /// Links are followed while they stay below the root.
+    Follow,
+}
+
+/// The kernel's own resolver: Linux 5.6 and later.
+#[derive(Debug)]
+pub(crate) struct Kernel;
+
+impl Resolver for Kernel {
+    fn name(&self) -> &'static str {
+        "openat2"
+    }
+
+    fn open(&self, root: BorrowedFd<'_>, path: &[u8], how: How) -> Result<OwnedFd, Errno> {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        if how.links == Links::Refuse {
+            resolve |= ResolveFlags::NO_SYMLINKS;
+        }
+        if how.pace == Pace::Quick {
+            resolve |= ResolveFlags::CACHED;
+        }
+        for _ in 0..RETRIES {
+            match openat2(root, path, how.flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if how.pace == Pace::Patient => {}
+                result => return result,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        openat2(parent, name, CHILD, Mode::empty(), within)
+    }
+}
+
+/// `cap-std`, for kernels and sandboxes that refuse `openat2`.
+#[derive(Debug)]
+pub(crate) struct Walker {
+    root: Dir,
+    mount: Option<u64>,
+}
+
+impl Walker {
+    pub(crate) fn new(root: BorrowedFd<'_>) -> std::io::Result<Self> {
+        let mount = mount_id(root);
+        Ok(Self { root: Dir::from_std_file(root.try_clone_to_owned()?.into()), mount })
+    }
+}
+
+impl Resolver for Walker {
+    fn name(&self) -> &'static str {
+        "cap-std"
+    }
+
+    fn open(&self, _: BorrowedFd<'_>, path: &[u8], how: How) -> Result<OwnedFd, Errno> {
+        // It cannot promise not to wait, nor tell whether it went through a link.
+        if how.pace == Pace::Quick {
+            return Err(Errno::AGAIN);
+        }
+        if how.links == Links::Refuse {
+            return Err(Errno::LOOP);
+        }
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        let opened: OwnedFd = if how.flags.contains(OFlags::DIRECTORY) {
+            self.root.open_dir(path).map_err(|error| errno_of(&error))?.into_std_file().into()
+        } else {
+            let mut options = OpenOptions::new();
+            options.read(true);
+            // The only bits that callers set besides are ones that fit a C int.
+            options.custom_flags(i32::try_from((how.flags - OFlags::RDONLY).bits()).map_err(|_| Errno::INVAL)?);
+            self.root.open_with(path, &options).map_err(|error| errno_of(&error))?.into_std().into()
+        };
+        // A mount below the root has to be declared to be reached; the device number would not show a bind mount.
+        if mount_id(opened.as_fd()) != self.mount {
+            return Err(Errno::XDEV);
+        }
+        Ok(opened)
+    }
+
+    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let child = openat(parent, name, CHILD, Mode::empty())?;
+        if mount_id(child.as_fd()) != self.mount {
+            return Err(Errno::XDEV);
+        }
+        Ok(child)
+    }
+}
+
+/// The id of the mount that a descriptor is on, where the kernel tells (Linux 5.8).
+fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
+    let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+}
+
+/// `cap-std` has an error of its own for a path that would leave, without a number.
+fn errno_of(error: &std::io::Error) -> Errno {
+    match Errno::from_io_error(error) {
+        Some(errno) => errno,
+        None if error.kind() == std::io::ErrorKind::PermissionDenied => Errno::XDEV,
+        None => Errno::IO,
+    }
+}

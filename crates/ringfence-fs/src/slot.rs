@@ -1,0 +1,319 @@
+//! A name in a directory that we hold: what every change works on.
+//!
+//! A slot is found while planning. The directory is held from then on, so nothing that happens to the path in
+//! between can move the change elsewhere. Directories that are missing are made when the change is.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+
+use crate::fault::{fault, wrong_type};
+use crate::missing;
+use crate::mount::{Durability, Mount, Spot, look};
+use crate::name::{may_create, read_back, show};
+use crate::path::GuestPath;
+use crate::resolve::CAREFUL;
+use crate::stamp::{FileId, Kind, Stamp};
+
+/// One name, and the directory that has it or is to have it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) mount: Arc<Mount>,
+    /// The deepest directory of the path that exists.
+    base: OwnedFd,
+    /// Directories below it that do not.
+    missing: Vec<Vec<u8>>,
+    pub(crate) name: Vec<u8>,
+    pub(crate) shown: String,
+    given: String,
+    /// Where the directory really is, as bytes below the root, empty for the root.
+    real_parent: Vec<u8>,
+    resolved: Option<String>,
+}
+
+/// Whether the directory of a new file has to be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parents {
+    MustExist,
+    MayBeMade,
+}
+
+/// How a path that ends in a slash is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meant {
+    File,
+    Anything,
+}
+
+impl Slot {
+    /// Finds the place of a change. Reads only.
+    pub(crate) fn find(spot: &Spot, meant: Meant, parents: Parents) -> Result<Self, ToolError> {
+        spot.writable()?;
+        let Some((parent, name)) = spot.path.split() else { return Err(no_name(spot)) };
+        let Deepest { fd: base, real: real_parent, missing } = deepest(spot, parent, parents)?;
+        let slot = Self {
+            mount: Arc::clone(&spot.mount),
+            resolved: Some(joined(&real_parent, &missing, name))
+                .filter(|real| real.as_slice() != spot.path.as_bytes())
+                .map(|real| show(&real)),
+            base,
+            missing,
+            name: name.to_vec(),
+            shown: spot.shown.clone(),
+            given: spot.path.shown(),
+            real_parent,
+        };
+        let found = slot.look()?;
+        if spot.path.must_be_directory()
+            && found.is_none_or(|stamp| stamp.kind != Kind::Directory)
+            && meant == Meant::Anything
+        {
+            return Err(match found {
+                Some(_) => wrong_type(&spot.shown, "not a directory, and the path ends in `/`"),
+                None => missing::explain(spot, Errno::NOENT),
+            });
+        }
+        if meant == Meant::File {
+            slot.must_be_file(spot, found)?;
+        }
+        if found.is_none() {
+            for name in slot.missing.iter().chain(std::iter::once(&slot.name)) {
+                may_create(name, slot.mount.names)?;
+            }
+        }
+        Ok(slot)
+    }
+
+    /// A file is written where a regular file is, or nothing.
+    fn must_be_file(&self, spot: &Spot, found: Option<Stamp>) -> Result<(), ToolError> {
+        match found.map(|stamp| stamp.kind) {
+            Some(Kind::Link) => Err(self.link_refused(spot)),
+            Some(Kind::File) | None if spot.path.must_be_directory() => {
+                Err(wrong_type(&spot.shown, "a directory by its `/`, and a file is meant"))
+            }
+            Some(Kind::File) | None => Ok(()),
+            Some(other) => Err(wrong_type(&spot.shown, other.described())),
+        }
+    }
+
+    /// A link is never written through. Where it leads decides what the caller is told.
+    fn link_refused(&self, spot: &Spot) -> ToolError {
+        match self.mount.lookup(&spot.path, OFlags::PATH | CAREFUL, Pace::Patient) {
+            Err(Errno::XDEV) => missing::explain(spot, Errno::XDEV),
+            _ => wrong_type(&spot.shown, "a link").hint("name the file that it leads to"),
+        }
+    }
+
+    /// What is there now.
+    pub(crate) fn look(&self) -> Result<Option<Stamp>, ToolError> {
+        if self.missing.is_empty() { self.look_in(self.base.as_fd()) } else { Ok(None) }
+    }
+
+    pub(crate) fn look_in(&self, parent: BorrowedFd<'_>) -> Result<Option<Stamp>, ToolError> {
+        look(parent, &self.name).map_err(|errno| fault(errno, &self.shown))
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            mount: Arc::clone(&self.mount.alias),
+            given: self.given.clone(),
+            resolved: self.resolved.clone(),
+            shown: self.shown.clone(),
+        }
+    }
+
+    /// The directory, below the root, as a note for whoever cleans up after us. Empty for the root.
+    pub(crate) fn parent_path(&self) -> Vec<u8> {
+        joined_all(std::iter::once(&self.real_parent).chain(&self.missing))
+    }
+
+    /// Whether both are the same name in the same directory.
+    pub(crate) fn same_name(&self, other: &Self) -> Result<bool, ToolError> {
+        let id = |slot: &Self| {
+            rustix::fs::fstat(&slot.base).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &slot.shown))
+        };
+        Ok(self.name == other.name && id(self)? == id(other)?)
+    }
+
+    /// The directory itself, once nothing is missing.
+    pub(crate) fn base(&self) -> BorrowedFd<'_> {
+        self.base.as_fd()
+    }
+
+    /// Whether this slot's directory is `id` or lies below it.
+    pub(crate) fn is_below(&self, directory: FileId) -> Result<bool, ToolError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | CAREFUL;
+        let mut path = self.real_parent.clone();
+        loop {
+            let here = GuestPath::parse(&show(if path.is_empty() { b"." } else { &path }))?;
+            let opened = self.mount.lookup(&here, flags, Pace::Patient).map_err(|errno| fault(errno, &self.shown))?;
+            if opened.stamp.id == directory {
+                return Ok(true);
+            }
+            match path.iter().rposition(|byte| *byte == b'/') {
+                Some(slash) => path.truncate(slash),
+                None if path.is_empty() => return Ok(false),
+                None => path.clear(),
+            }
+        }
+    }
+
+    /// Makes the missing directories. What comes back removes them again, unless it is told to keep them.
+    pub(crate) fn make_parents(&self, cx: &Context<'_>) -> Result<Made, ToolError> {
+        let fail = |errno| fault(errno, &self.shown);
+        let mut made = Made { directories: Vec::new(), parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))? };
+        // A descriptor that only names the directory cannot be synced; one that lists it can.
+        if let Ok(listing) = openat(&made.parent, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty()) {
+            made.parent = listing;
+        }
+        for name in &self.missing {
+            cx.check()?;
+            check_directory_writable(made.parent.as_fd(), &self.shown)?;
+            let ours = match mkdirat(&made.parent, name.as_slice(), Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                // Somebody else was faster, or a file stands there; opening it tells which.
+                Err(Errno::EXIST) => false,
+                Err(errno) => return Err(fail(errno)),
+            };
+            let child = self.mount.resolver.open_child(made.parent.as_fd(), name);
+            let parent = std::mem::replace(&mut made.parent, child.map_err(|errno| self.not_a_directory(errno))?);
+            if ours {
+                made.directories.push((parent, name.clone()));
+            }
+        }
+        Ok(made)
+    }
+
+    fn not_a_directory(&self, errno: Errno) -> ToolError {
+        match errno {
+            Errno::LOOP => fault(Errno::NOTDIR, &self.shown),
+            other => fault(other, &self.shown),
+        }
+    }
+}
+
+/// Directories that were made for a change that may still fail.
+#[derive(Debug)]
+pub(crate) struct Made {
+    directories: Vec<(OwnedFd, Vec<u8>)>,
+    /// The directory of the slot.
+    pub(crate) parent: OwnedFd,
+}
+
+impl Made {
+    /// The change is there: so are its directories, on disk too.
+    pub(crate) fn keep(mut self, durability: Durability, shown: &str) -> Result<(), ToolError> {
+        let made = std::mem::take(&mut self.directories);
+        if durability == Durability::Full {
+            for (parent, _) in &made {
+                fsync(parent).map_err(|errno| fault(errno, shown))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (parent, name) in self.directories.drain(..).rev() {
+            // Somebody may have put something there meanwhile; then it stays.
+            let _ = unlinkat(&parent, name.as_slice(), AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+/// A descriptor of a held directory that can be listed and synced.
+pub(crate) fn listing(directory: BorrowedFd<'_>, shown: &str) -> Result<OwnedFd, ToolError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+    openat(directory, c".", flags, Mode::empty()).map_err(|errno| fault(errno, shown))
+}
+
+/// A directory that nobody may write is left alone, also by root.
+pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
+    let stamp = Stamp::of(&rustix::fs::fstat(directory).map_err(|errno| fault(errno, shown))?);
+    if stamp.closed_to_writers() { Err(fault(Errno::ACCESS, shown)) } else { Ok(()) }
+}
+
+/// The deepest directory of a path that exists.
+struct Deepest {
+    fd: OwnedFd,
+    /// Where it really is, empty for the root.
+    real: Vec<u8>,
+    /// The names below it that do not exist.
+    missing: Vec<Vec<u8>>,
+}
+
+/// Opens the directory of a path, or as much of it as exists.
+fn deepest(spot: &Spot, parent: GuestPath, parents: Parents) -> Result<Deepest, ToolError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | CAREFUL;
+    let mut here = parent;
+    let mut missing: Vec<Vec<u8>> = Vec::new();
+    loop {
+        match spot.mount.lookup(&here, flags, Pace::Patient) {
+            Ok(opened) => {
+                let real = opened.resolved.map_or_else(|| here.as_bytes().to_vec(), |name| read_back(&name));
+                let real = if real == b"." { Vec::new() } else { real };
+                if let Some(first) = missing.last()
+                    && look(opened.fd.as_fd(), first).map_err(|errno| fault(errno, &spot.shown))?.is_some()
+                {
+                    // The name is there and still could not be entered: a link to nowhere.
+                    return Err(
+                        missing::explain(spot, Errno::NOENT).hint("it goes through a link whose target does not exist")
+                    );
+                }
+                missing.reverse();
+                return Ok(Deepest { fd: opened.fd, real, missing });
+            }
+            Err(Errno::NOENT) if parents == Parents::MayBeMade => {
+                let Some((above, name)) = here.split() else { return Err(missing::explain(spot, Errno::NOENT)) };
+                missing.push(name.to_vec());
+                here = above;
+            }
+            Err(Errno::NOENT) => {
+                let message = format!("the directory of `{}` does not exist", spot.shown);
+                return Err(ToolError::new(ErrorKind::NotFound, message));
+            }
+            Err(errno) => return Err(missing::explain(spot, errno)),
+        }
+    }
+}
+
+/// A path that ends in no name: the root, or something by way of `..`.
+fn no_name(spot: &Spot) -> ToolError {
+    if spot.path.is_root() {
+        return root_refused(spot);
+    }
+    let flags = OFlags::PATH | CAREFUL;
+    match spot.mount.lookup(&spot.path, flags, Pace::Patient) {
+        Ok(opened) if opened.stamp.id == spot.mount.id => root_refused(spot),
+        Ok(_) => {
+            let message = format!("`{}` ends in `..`", spot.shown);
+            ToolError::new(ErrorKind::InvalidPath, message).hint("name what is meant directly")
+        }
+        Err(errno) => missing::explain(spot, errno),
+    }
+}
+
+fn root_refused(spot: &Spot) -> ToolError {
+    let message = format!("`{}` is the root of the workspace", spot.shown);
+    ToolError::new(ErrorKind::PermissionDenied, message).hint("it can be listed and nothing else")
+}
+
+fn joined(parent: &[u8], missing: &[Vec<u8>], name: &[u8]) -> Vec<u8> {
+    let name = name.to_vec();
+    joined_all([&parent.to_vec()].into_iter().chain(missing).chain([&name]))
+}
+
+fn joined_all<'a>(parts: impl Iterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    let mut path = Vec::new();
+    for part in parts.filter(|part| !part.is_empty()) {
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(part);
+    }
+    path
+}

@@ -1,0 +1,210 @@
+//! `append_file`: more at the end of a file.
+//!
+//! Bytes are added in place: a log of many megabytes is not copied for one line. A note beside the lock says
+//! how long the file was, so that a process that dies half way leaves nothing half added.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::fs::{Mode, OFlags, fchmod, fdatasync, fstat, ftruncate, openat};
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Changed, check_size};
+use crate::Fence;
+use crate::content::{hash_up_to, read_up_to};
+use crate::fault::fault;
+use crate::locks::{Held, Intent};
+use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
+use crate::resolve::CAREFUL;
+use crate::slot::{Meant, Parents, Slot};
+use crate::stamp::Stamp;
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    let standard = Face::standard::<StandardArgs, Changed>("append_file");
+    let miniclaw = Face::miniclaw::<MiniclawArgs>("append_file", |outcome: &Outcome| {
+        let Outcome { changed, added } = outcome;
+        format!("ok: appended {added} bytes to {} (size={})", changed.path, changed.size)
+    });
+    registry.register(AppendFile { fence: fence.clone() }, [standard, miniclaw])
+}
+
+struct AppendFile {
+    fence: Fence,
+}
+
+/// Add text to the end of a file of the workspace; the file is created if it does not exist. Exactly `content` is
+/// added: begin it with a newline if the file does not end in one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StandardArgs {
+    /// Path inside the workspace, such as `notes/log.md`.
+    path: String,
+    /// What to add.
+    content: String,
+}
+
+/// Append text to a file in the workspace. The file and missing directories are created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MiniclawArgs {
+    /// Path inside the workspace, such as `notes/log.md`.
+    path: String,
+    /// What to add.
+    content: String,
+}
+
+struct Args {
+    path: String,
+    content: String,
+    parents: Parents,
+}
+
+impl From<StandardArgs> for Args {
+    fn from(args: StandardArgs) -> Self {
+        Self { path: args.path, content: args.content, parents: Parents::MustExist }
+    }
+}
+
+impl From<MiniclawArgs> for Args {
+    fn from(args: MiniclawArgs) -> Self {
+        Self { path: args.path, content: args.content, parents: Parents::MayBeMade }
+    }
+}
+
+struct Work {
+    slot: Slot,
+    seen: Option<Stamp>,
+    content: Vec<u8>,
+}
+
+struct Outcome {
+    changed: Changed,
+    added: usize,
+}
+
+impl From<Outcome> for Changed {
+    fn from(outcome: Outcome) -> Self {
+        outcome.changed
+    }
+}
+
+impl Tool for AppendFile {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path)?;
+        check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
+        let slot = Slot::find(&spot, Meant::File, args.parents)?;
+        let seen = slot.look()?;
+        let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
+        let touches = vec![Touch { verb, place: slot.place() }];
+        Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes() } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let text = format!("add {} bytes to the end of `{}`", work.content.len(), work.slot.shown);
+        Preview { fingerprint: format!("{:?}", work.seen), text }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { slot, seen, content } = work;
+        let added = content.len();
+        let written = match seen {
+            None => replace(&slot, seen, ticket, |_| Ok(Body::Bytes(content)))?,
+            Some(_) => append(&slot, seen, &content, ticket)?,
+        };
+        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), added })
+    }
+}
+
+fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>) -> Result<Written, ToolError> {
+    let parent = slot.base();
+    let (held, old) = take(slot, parent, ticket.context())?;
+    let Some(old) = old else {
+        check_unmoved(slot, seen, None, ticket)?;
+        drop(held);
+        return replace(slot, None, ticket, |_| Ok(Body::Bytes(content.to_vec())));
+    };
+    check_unmoved(slot, seen, Some(old.stamp), ticket)?;
+    check_grown_size(slot, &old, content, ticket.context())?;
+    if old.stamp.links == 1 {
+        return append_in_place(slot, parent, &held, &old, content, ticket);
+    }
+    // The other names of this file may be outside: they keep what they had.
+    drop(held);
+    replace(slot, seen, ticket, |old| {
+        let Some(old) = old else { return Ok(Body::Bytes(content.to_vec())) };
+        check_grown_size(slot, old, content, ticket.context())?;
+        let mut bytes =
+            read_up_to(&old.fd, old.stamp.size, ticket.context()).map_err(|errno| fault(errno, &slot.shown))?;
+        bytes.extend_from_slice(content);
+        Ok(Body::Bytes(bytes))
+    })
+}
+
+fn check_grown_size(slot: &Slot, old: &Old, content: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
+    let size = old.stamp.size.saturating_add(content.len() as u64);
+    let what = format!("`{}` with what is added", slot.shown);
+    check_size(&what, "max_appended_file_bytes", size, cx.limits.appended_file_bytes)
+}
+
+fn append_in_place(
+    slot: &Slot,
+    parent: BorrowedFd<'_>,
+    held: &Held,
+    old: &Old,
+    content: &[u8],
+    ticket: &Ticket<'_>,
+) -> Result<Written, ToolError> {
+    let fail = |errno| fault(errno, &slot.shown);
+    if old.stamp.closed_to_writers() {
+        return Err(fail(Errno::ACCESS));
+    }
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
+    let file = openat(parent, slot.name.as_slice(), flags, Mode::empty()).map_err(fail)?;
+    let now = Stamp::of(&fstat(&file).map_err(fail)?);
+    if now.id != old.stamp.id || now.links != 1 {
+        return Err(replaced(slot));
+    }
+    let before = now.size;
+    let after = before + content.len() as u64;
+    held.intend(&Intent::Append {
+        parent: slot.parent_path(),
+        name: slot.name.clone(),
+        inode: now.id.inode,
+        before,
+        after,
+    })?;
+    ticket.commit()?;
+    if let Err(errno) = write_all(file.as_fd(), content) {
+        ftruncate(&file, before).map_err(fail)?;
+        held.settle();
+        return Err(fail(errno));
+    }
+    if now.mode & 0o7000 != 0 {
+        fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)).map_err(fail)?;
+    }
+    fdatasync(&file).map_err(fail)?;
+    held.settle();
+    if slot.look_in(parent)?.is_none_or(|now| now.id != old.stamp.id) {
+        return Err(replaced(slot));
+    }
+    let digest = match openat(parent, slot.name.as_slice(), OFlags::RDONLY | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+    {
+        Ok(reader) if after <= ticket.context().limits.hash_bytes => {
+            Some(hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context())?)
+        }
+        _ => None,
+    };
+    Ok(Written { size: after, digest, created: false, links_broken: 0 })
+}
+
+fn replaced(slot: &Slot) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced by another program at the same moment", slot.shown))
+}

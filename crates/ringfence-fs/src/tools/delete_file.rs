@@ -1,0 +1,162 @@
+//! `delete_file`: a file, a link or a directory goes away.
+
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::fs::fsync;
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Manifest, sensitive_below, survey, touches_below};
+use crate::Fence;
+use crate::fault::fault;
+use crate::locks::Intent;
+use crate::missing;
+use crate::mount::Durability;
+use crate::recover::recover;
+use crate::replace::temporary_name;
+use crate::slot::{Meant, Parents, Slot, check_directory_writable};
+use crate::stamp::{Kind, Stamp};
+use crate::trash::{purge, rename_away};
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    registry.register(DeleteFile { fence: fence.clone() }, [Face::standard::<Args, Outcome>("delete_file")])
+}
+
+struct DeleteFile {
+    fence: Fence,
+}
+
+/// Delete a file or a directory of the workspace. A link is removed, never what it leads to.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Path inside the workspace, such as `build/old.log`.
+    path: String,
+    /// Delete a directory with everything in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+struct Work {
+    slot: Slot,
+    seen: Stamp,
+    manifest: Option<Manifest>,
+}
+
+/// What a delete returns.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Outcome {
+    /// What was deleted; for a directory also what was in it, as far as it fits.
+    deleted: Vec<String>,
+    /// How many files, links and directories were deleted in all.
+    count: u64,
+    /// The id of this change.
+    change: String,
+}
+
+impl Tool for DeleteFile {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path)?;
+        let slot = Slot::find(&spot, Meant::Anything, Parents::MustExist)?;
+        let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
+        let place = slot.place();
+        let manifest = match seen.kind {
+            Kind::Directory => {
+                let directory = slot.mount.resolver.open_child(slot.base(), &slot.name);
+                let directory = directory.map_err(|errno| missing::explain(&spot, errno))?;
+                Some(survey(&slot.mount, directory, &slot.shown, |path| sensitive_below(&place, path), cx)?)
+            }
+            _ => None,
+        };
+        if let Some(Manifest { entries: 1.., .. }) = &manifest
+            && !args.recursive
+        {
+            let message = format!("`{}` is a directory that is not empty", slot.shown);
+            return Err(
+                ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it with everything in it")
+            );
+        }
+        let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
+        touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
+        Ok(Plan { touches, work: Work { slot, seen, manifest } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let Work { slot, seen, manifest } = work;
+        match manifest {
+            None => Preview {
+                text: format!("delete `{}` ({} bytes)", slot.shown, seen.size),
+                fingerprint: format!("{seen:?}"),
+            },
+            Some(Manifest { entries, bytes, names, digest, .. }) => {
+                let text = format!(
+                    "delete the directory `{}` with {entries} entries ({bytes} bytes):\n{}",
+                    slot.shown,
+                    names.join("\n")
+                );
+                Preview { text, fingerprint: digest.to_hex() }
+            }
+        }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { slot, seen, manifest } = work;
+        let cx = ticket.context();
+        let parent = slot.base();
+        let fail = |errno| fault(errno, &slot.shown);
+        check_directory_writable(parent, &slot.shown)?;
+        let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
+        if let Some(intent) = left {
+            recover(&slot.mount, &held, &intent);
+        }
+        check_same(&slot, &seen, manifest.as_ref(), ticket)?;
+        let away = temporary_name().map_err(fail)?;
+        held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inode: seen.id.inode })?;
+        ticket.commit()?;
+        rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
+        if slot.mount.durability == Durability::Full {
+            sync(&slot)?;
+        }
+        // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
+        if purge(&slot.mount, parent, &away, cx).is_ok() {
+            held.settle();
+        }
+        let below = manifest.iter().flat_map(|manifest| &manifest.names).map(|name| format!("{}/{name}", slot.shown));
+        let deleted: Vec<String> = std::iter::once(slot.shown.clone()).chain(below).collect();
+        let most = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
+        let count = 1 + manifest.as_ref().map_or(0, |manifest| manifest.entries);
+        Ok(Outcome { deleted: deleted.into_iter().take(most).collect(), count, change: ticket.change().to_owned() })
+    }
+}
+
+/// What a person approved is what goes; without a person, it must at least be the same thing.
+fn check_same(slot: &Slot, seen: &Stamp, manifest: Option<&Manifest>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let changed = || {
+        let message = format!("`{}` changed since the call was planned; nothing was deleted", slot.shown);
+        ToolError::new(ErrorKind::Conflict, message)
+    };
+    let now = slot.look()?.ok_or_else(changed)?;
+    if now.id != seen.id || (ticket.approved() && now != *seen) {
+        return Err(changed());
+    }
+    if let (Some(manifest), true) = (manifest, ticket.approved()) {
+        let directory =
+            slot.mount.resolver.open_child(slot.base(), &slot.name).map_err(|errno| fault(errno, &slot.shown))?;
+        let now = survey(&slot.mount, directory, &slot.shown, |_| false, ticket.context())?;
+        if now.digest != manifest.digest {
+            return Err(changed());
+        }
+    }
+    Ok(())
+}
+
+fn sync(slot: &Slot) -> Result<(), ToolError> {
+    let made = crate::slot::listing(slot.base(), &slot.shown)?;
+    fsync(made).map_err(|errno| fault(errno, &slot.shown))
+}

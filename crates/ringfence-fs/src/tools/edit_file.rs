@@ -1,0 +1,307 @@
+//! `edit_file`: other words in the place of some.
+//!
+//! Matching is exact, byte for byte. What does not match is not guessed at; the error says what may be the reason.
+
+use memchr::memmem;
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Changed, check_size};
+use crate::Fence;
+use crate::content::{read_up_to, text_of};
+use crate::digest::{Digest, check_match};
+use crate::fault::fault;
+use crate::missing;
+use crate::replace::{Body, Old, replace};
+use crate::slot::{Meant, Parents, Slot};
+use crate::stamp::Stamp;
+
+/// More line numbers than this help nobody.
+const MOST_LINES: usize = 20;
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    let standard = Face::standard::<StandardArgs, Value>("edit_file");
+    let miniclaw = Face::miniclaw::<MiniclawArgs>("edit_file", |outcome: &Outcome| {
+        format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
+    });
+    registry.register(EditFile { fence: fence.clone() }, [standard, miniclaw])
+}
+
+struct EditFile {
+    fence: Fence,
+}
+
+/// Replace text in a file of the workspace. `oldText` must be in the file exactly once, with the same white space,
+/// unless `replaceAll` is true. Give either `oldText` and `newText`, or several `edits`, which are applied in order,
+/// all or none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// Path inside the workspace, such as `src/main.rs`.
+    path: String,
+    /// The text to replace.
+    old_text: Option<String>,
+    /// The text to put in its place.
+    new_text: Option<String>,
+    /// Replace every match instead of exactly one.
+    replace_all: Option<bool>,
+    /// Several replacements, in order.
+    edits: Option<Vec<StandardEdit>>,
+    /// Edit only if the file has this SHA-256 now, as `read_file` returned it.
+    if_match_sha256: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardEdit {
+    /// The text to replace.
+    old_text: String,
+    /// The text to put in its place.
+    new_text: String,
+    /// Replace every match instead of exactly one.
+    #[serde(default)]
+    replace_all: bool,
+}
+
+/// Replace exact text in a file in the workspace. Without `replace_all` the text must match exactly once.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MiniclawArgs {
+    /// Path inside the workspace, such as `src/main.rs`.
+    path: String,
+    /// The text to replace.
+    old_text: String,
+    /// The text to put in its place.
+    new_text: String,
+    /// Replace every match instead of exactly one.
+    #[serde(default)]
+    replace_all: bool,
+}
+
+struct Args {
+    path: String,
+    edits: Vec<Edit>,
+    if_match: Option<Digest>,
+}
+
+struct Edit {
+    old: String,
+    new: String,
+    all: bool,
+    matching: Matching,
+    /// What the caller's dialect calls the text to replace.
+    field: &'static str,
+}
+
+/// Whether `aa` is in `aaa` once or twice, when it has to be there once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Matching {
+    Disjoint,
+    Overlapping,
+}
+
+impl Edit {
+    fn new(edit: StandardEdit, matching: Matching, field: &'static str) -> Result<Self, ToolError> {
+        let StandardEdit { old_text, new_text, replace_all } = edit;
+        if old_text.is_empty() {
+            return Err(ToolError::invalid(field, "must not be empty"));
+        }
+        Ok(Self { old: old_text, new: new_text, all: replace_all, matching, field })
+    }
+}
+
+impl TryFrom<StandardArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        let edits = match (args.old_text, args.new_text, args.edits) {
+            (Some(old_text), Some(new_text), None) => {
+                vec![StandardEdit { old_text, new_text, replace_all: args.replace_all.unwrap_or(false) }]
+            }
+            (None, None, Some(edits)) if args.replace_all.is_none() && !edits.is_empty() => edits,
+            (None, None, Some(edits)) if edits.is_empty() => {
+                return Err(ToolError::invalid("edits", "must not be empty"));
+            }
+            _ => {
+                let message = "give either oldText and newText (with replaceAll, if wanted) or edits";
+                return Err(ToolError::new(ErrorKind::InvalidArgs, message));
+            }
+        };
+        Ok(Self {
+            path: args.path,
+            edits: edits
+                .into_iter()
+                .map(|edit| Edit::new(edit, Matching::Overlapping, "oldText"))
+                .collect::<Result<_, _>>()?,
+            if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
+        })
+    }
+}
+
+impl TryFrom<MiniclawArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: MiniclawArgs) -> Result<Self, ToolError> {
+        let MiniclawArgs { path, old_text, new_text, replace_all } = args;
+        let edit = StandardEdit { old_text, new_text, replace_all };
+        Ok(Self { path, edits: vec![Edit::new(edit, Matching::Disjoint, "old_text")?], if_match: None })
+    }
+}
+
+struct Work {
+    slot: Slot,
+    seen: Stamp,
+    edits: Vec<Edit>,
+    if_match: Option<Digest>,
+}
+
+struct Outcome {
+    changed: Changed,
+    replaced: usize,
+}
+
+/// What an edit returns in the standard dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Value {
+    #[serde(flatten)]
+    changed: Changed,
+    /// How many matches were replaced.
+    replaced: usize,
+}
+
+impl From<Outcome> for Value {
+    fn from(Outcome { changed, replaced }: Outcome) -> Self {
+        Self { changed, replaced }
+    }
+}
+
+impl Tool for EditFile {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, _: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let Args { path, edits, if_match } = args;
+        let spot = self.fence.locate(&path)?;
+        let slot = Slot::find(&spot, Meant::File, Parents::MustExist)?;
+        let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
+        let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
+        Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let Work { slot, seen, edits, .. } = work;
+        let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
+        Preview { fingerprint: format!("{seen:?}"), text }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { slot, seen, edits, if_match } = work;
+        let mut replaced = 0;
+        let written = replace(&slot, Some(seen), ticket, |old| {
+            let Some(old) = old else { return Err(fault(Errno::NOENT, &slot.shown)) };
+            let mut text = read_text(&slot, old, ticket.context())?;
+            check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+            for edit in &edits {
+                let (edited, count) = apply(&text, edit, &slot.shown, ticket.context())?;
+                text = edited;
+                replaced += count;
+            }
+            Ok(Body::Bytes(text.into_bytes()))
+        })?;
+        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced })
+    }
+}
+
+fn read_text(slot: &Slot, old: &Old, cx: &Context<'_>) -> Result<String, ToolError> {
+    let what = format!("`{}`", slot.shown);
+    check_size(&what, "max_edit_bytes", old.stamp.size, cx.limits.edit_bytes)?;
+    if old.stamp.closed_to_readers() {
+        return Err(fault(Errno::ACCESS, &slot.shown));
+    }
+    let bytes = read_up_to(&old.fd, cx.limits.edit_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
+    text_of(bytes, false, &slot.shown)
+}
+
+fn apply(text: &str, edit: &Edit, shown: &str, cx: &Context<'_>) -> Result<(String, usize), ToolError> {
+    cx.check()?;
+    let found: Vec<usize> = memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).collect();
+    let Some(&first) = found.first() else { return Err(not_found(text, edit, shown)) };
+    if !edit.all {
+        let count = match edit.matching {
+            Matching::Disjoint => found.len(),
+            Matching::Overlapping => overlapping(text, &edit.old, first),
+        };
+        if count > 1 {
+            return Err(ambiguous(text, edit, count, shown));
+        }
+    }
+    let removed = found.len() * edit.old.len();
+    let added = found.len() as u64 * edit.new.len() as u64;
+    let size = (text.len() - removed) as u64 + added;
+    check_size("the result of the edit", "max_edit_bytes", size, cx.limits.edit_bytes)?;
+    Ok((text.replace(&edit.old, &edit.new), found.len()))
+}
+
+/// Matches that may overlap, counted as far as the second.
+fn overlapping(text: &str, old: &str, first: usize) -> usize {
+    let next = first + text[first..].chars().next().map_or(1, char::len_utf8);
+    if text[next..].contains(old) { 2 } else { 1 }
+}
+
+fn ambiguous(text: &str, edit: &Edit, count: usize, shown: &str) -> ToolError {
+    let starts = memmem::find_iter(text.as_bytes(), edit.old.as_bytes());
+    let lines: Vec<usize> = starts.take(MOST_LINES).map(|at| line_of(text, at)).collect();
+    let at_least = count.max(memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).count());
+    let message = format!(
+        "{} matched multiple locations in `{shown}`: {at_least} matches, at line(s) {}",
+        edit.field,
+        listed(&lines)
+    );
+    ToolError::new(ErrorKind::AmbiguousEdit, message)
+        .hint("give more of the text around the one that is meant, or replace all")
+        .detail("matches", at_least)
+        .detail("lines", lines)
+}
+
+/// Says what may be wrong with text that is nearly there, by its line and never by its contents.
+fn not_found(text: &str, edit: &Edit, shown: &str) -> ToolError {
+    let error = ToolError::new(ErrorKind::EditNotFound, format!("{} not found in `{shown}`", edit.field));
+    let crlf = text.contains("\r\n");
+    if crlf && !edit.old.contains('\r') && text.replace("\r\n", "\n").contains(&edit.old) {
+        return error.hint("the file ends its lines in CRLF: write \\r\\n for each newline");
+    }
+    if !crlf && edit.old.contains("\r\n") && text.contains(&edit.old.replace("\r\n", "\n")) {
+        return error.hint("the file ends its lines in LF, not CRLF");
+    }
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wanted = squeezed(edit.old.lines().find(|line| !line.trim().is_empty()).unwrap_or(&edit.old));
+    let near = |matches: &dyn Fn(&str) -> bool| text.lines().position(|line| matches(&squeezed(line)));
+    if wanted.is_empty() {
+        return error;
+    }
+    if let Some(line) = near(&|line| line == wanted || (wanted.len() > 8 && line.contains(&wanted))) {
+        return error
+            .hint(&format!("line {} is alike but for white space or what follows it; read it again", line + 1));
+    }
+    if let Some(line) = near(&|line| line.to_lowercase() == wanted.to_lowercase()) {
+        return error.hint(&format!("line {} is alike but for letter case", line + 1));
+    }
+    if !edit.old.is_ascii() {
+        return error
+            .hint("letters with accents can be written in two ways that look the same; copy the text from read_file");
+    }
+    error.hint("read the file again and copy the text exactly")
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() + 1
+}
+
+fn listed(lines: &[usize]) -> String {
+    lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,131 @@
+//! `find_files`: paths by a pattern.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+
+use globset::{GlobBuilder, GlobMatcher};
+use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Fence;
+use crate::mount::Spot;
+use crate::name::show;
+use crate::walk::{Step, Walk};
+
+const LONGEST_PATTERN: usize = 1024;
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    registry.register(FindFiles { fence: fence.clone() }, [Face::standard::<StandardArgs, Outcome>("find_files")])
+}
+
+struct FindFiles {
+    fence: Fence,
+}
+
+/// Find files and directories of the workspace by a glob pattern. `*` matches within a name, `**` across
+/// directories; a pattern without `/` matches names at any depth. What is in `.git` is left out.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// The directory to search; `.` is the workspace itself.
+    path: String,
+    /// Such as `*.rs`, `src/**/mod.rs` or `{a,b}/*.md`, relative to `path`.
+    glob: String,
+    /// Stop after so many.
+    #[schemars(range(min = 1))]
+    max_results: Option<u64>,
+}
+
+struct Args {
+    path: String,
+    pattern: String,
+    matcher: GlobMatcher,
+    most: Option<u64>,
+}
+
+impl TryFrom<StandardArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        let StandardArgs { path, glob, max_results: most } = args;
+        if glob.is_empty() {
+            return Err(ToolError::invalid("glob", "must not be empty"));
+        }
+        if glob.len() > LONGEST_PATTERN {
+            return Err(ToolError::invalid("glob", "must not have more than 1024 bytes"));
+        }
+        if glob.starts_with('/') || glob.split('/').any(|part| part == "..") {
+            return Err(ToolError::invalid("glob", "must be relative to path and without `..`"));
+        }
+        if most == Some(0) {
+            return Err(ToolError::invalid("maxResults", "must be at least 1"));
+        }
+        let pattern = if glob.contains('/') { glob } else { format!("**/{glob}") };
+        let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
+        let matcher =
+            built.map_err(|error| ToolError::invalid("glob", &format!("is not a pattern: {}", error.kind())))?;
+        Ok(Self { path, pattern, matcher: matcher.compile_matcher(), most })
+    }
+}
+
+struct Work {
+    spot: Spot,
+    directory: OwnedFd,
+    args: Args,
+}
+
+/// What was found.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Outcome {
+    /// Paths relative to the searched directory, sorted; a directory ends in `/`.
+    paths: Vec<String>,
+    /// True when there are more.
+    truncated: bool,
+    /// How many entries were looked at.
+    scanned: u64,
+}
+
+impl Tool for FindFiles {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path)?;
+        let opened = spot.open_directory(cx)?;
+        let touches = vec![Touch { verb: Verb::List, place: spot.place(opened.resolved) }];
+        Ok(Plan { touches, work: Work { spot, directory: opened.fd, args } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let text = format!("find `{}` in `{}`", work.args.pattern, work.spot.shown);
+        Preview { text, fingerprint: String::new() }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { spot, directory, args } = work;
+        let cx = ticket.context();
+        let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
+        let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0 };
+        let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
+        while let Some(step) = walk.next()? {
+            let Step::Entry(entry) = step else { continue };
+            outcome.scanned += 1;
+            let path = walk.path_of(&entry.name);
+            let is_directory = walk.is_directory(&entry)?;
+            if args.matcher.is_match(std::ffi::OsStr::from_bytes(&path)) {
+                if outcome.paths.len() as u64 == most {
+                    outcome.truncated = true;
+                    break;
+                }
+                outcome.paths.push(format!("{}{}", show(&path), if is_directory { "/" } else { "" }));
+            }
+            if is_directory && entry.name != b".git" {
+                // What may not be entered is passed over: there is nothing in it that could be named.
+                let _ = walk.descend(&entry)?;
+            }
+        }
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,231 @@
+//! `list_directory` and `list_dir`: what is in a directory.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Fence;
+use crate::fault::fault;
+use crate::mount::{Spot, look};
+use crate::name::show;
+use crate::stamp::{Kind, Stamp, timestamp};
+use crate::walk::{Ours, Step, Walk, read_directory};
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    let standard = Face::standard::<StandardArgs, Value>("list_directory");
+    let miniclaw = Face::miniclaw::<MiniclawArgs>("list_dir", Outcome::to_text);
+    registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw])
+}
+
+struct ListDirectory {
+    fence: Fence,
+}
+
+/// List the files and directories in a directory of the workspace, sorted by name. Links are listed and never
+/// followed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// Path inside the workspace; `.` is the workspace itself.
+    path: String,
+    /// List everything below, by paths relative to the directory.
+    #[serde(default)]
+    recursive: bool,
+    /// Include names that begin with a dot.
+    #[serde(default)]
+    include_hidden: bool,
+}
+
+/// List the entries of a directory in the workspace.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MiniclawArgs {
+    /// Path inside the workspace; the workspace itself if left out.
+    #[serde(default)]
+    path: Option<String>,
+}
+
+struct Args {
+    path: String,
+    depth: Depth,
+    hidden: Hidden,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    One,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hidden {
+    Shown,
+    LeftOut,
+}
+
+impl From<StandardArgs> for Args {
+    fn from(args: StandardArgs) -> Self {
+        Self {
+            path: args.path,
+            depth: if args.recursive { Depth::All } else { Depth::One },
+            hidden: if args.include_hidden { Hidden::Shown } else { Hidden::LeftOut },
+        }
+    }
+}
+
+impl From<MiniclawArgs> for Args {
+    fn from(args: MiniclawArgs) -> Self {
+        let path = args.path.filter(|path| !path.is_empty()).unwrap_or_else(|| ".".to_owned());
+        Self { path, depth: Depth::One, hidden: Hidden::Shown }
+    }
+}
+
+struct Work {
+    spot: Spot,
+    directory: OwnedFd,
+    depth: Depth,
+    hidden: Hidden,
+}
+
+struct Outcome {
+    shown: String,
+    entries: Vec<(String, Stamp)>,
+    total: u64,
+    unreadable: u64,
+}
+
+/// What a listing returns in the standard dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Value {
+    entries: Vec<ValueEntry>,
+    /// True when there are more entries than were listed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// How many entries there are, when not all were listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    /// Directories that could not be looked into.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    unreadable: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ValueEntry {
+    name: String,
+    /// `file`, `directory` or `symlink`; rarely `fifo`, `socket` or `device`.
+    r#type: &'static str,
+    /// In bytes; 0 for a directory.
+    size: u64,
+    modified: String,
+    /// The name is not UTF-8; bytes of it are written as `\xHH`, and understood so.
+    #[serde(rename = "nonUtf8", skip_serializing_if = "std::ops::Not::not")]
+    non_utf8: bool,
+}
+
+impl Tool for ListDirectory {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let Args { path, depth, hidden } = args;
+        let spot = self.fence.locate(&path)?;
+        let opened = spot.open_directory(cx)?;
+        let place = spot.place(opened.resolved);
+        let work = Work { spot, directory: opened.fd, depth, hidden };
+        Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        Preview { text: format!("list `{}`", work.spot.shown), fingerprint: String::new() }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        match work.depth {
+            Depth::One => list(work, ticket.context()),
+            Depth::All => list_all(work, ticket.context()),
+        }
+    }
+}
+
+/// One directory: every name is read, only those that are listed are looked at.
+fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
+    let Work { spot, directory, hidden, .. } = work;
+    let mut names = read_directory(directory.as_fd(), Ours::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
+    names.retain(|entry| hidden == Hidden::Shown || !entry.name.starts_with(b"."));
+    let total = names.len() as u64;
+    let most = usize::try_from(cx.limits.list_entries).unwrap_or(usize::MAX);
+    if names.len() > most {
+        names.select_nth_unstable(most);
+        names.truncate(most);
+    }
+    names.sort_unstable();
+    let mut entries = Vec::with_capacity(names.len());
+    for entry in names {
+        if let Some(stamp) = look(directory.as_fd(), &entry.name).map_err(|errno| fault(errno, &spot.shown))? {
+            entries.push((show(&entry.name), stamp));
+        }
+    }
+    Ok(Outcome { shown: spot.shown, entries, total, unreadable: 0 })
+}
+
+/// A whole tree: past the limit, entries are only counted.
+fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
+    let Work { spot, directory, hidden, .. } = work;
+    let mut outcome = Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0 };
+    let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
+    while let Some(step) = walk.next()? {
+        let Step::Entry(entry) = step else { continue };
+        if hidden == Hidden::LeftOut && entry.name.starts_with(b".") {
+            continue;
+        }
+        outcome.total += 1;
+        if (outcome.entries.len() as u64) < cx.limits.list_entries {
+            match walk.look(&entry)? {
+                Some(stamp) => outcome.entries.push((show(&walk.path_of(&entry.name)), stamp)),
+                None => outcome.total -= 1,
+            }
+        }
+        if walk.is_directory(&entry)? && walk.descend(&entry)?.is_err() {
+            outcome.unreadable += 1;
+        }
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn to_text(&self) -> String {
+        let count = self.entries.len();
+        let mut text = format!("ok: listed {count} entries in {}", self.shown);
+        if self.total > count as u64 {
+            text.push_str(&format!(" (truncated from {})", self.total));
+        }
+        for (name, stamp) in &self.entries {
+            let kind = if stamp.kind == Kind::Directory { "dir" } else { "file" };
+            text.push_str(&format!("\n- {name}\t{kind}\t{}", size_of(stamp)));
+        }
+        text
+    }
+}
+
+impl From<Outcome> for Value {
+    fn from(outcome: Outcome) -> Self {
+        let Outcome { entries, total, unreadable, .. } = outcome;
+        let truncated = total > entries.len() as u64;
+        let entries = entries.into_iter().map(|(name, stamp)| ValueEntry {
+            r#type: stamp.kind.name(),
+            size: size_of(&stamp),
+            modified: timestamp(stamp.modified),
+            non_utf8: std::str::from_utf8(&crate::name::read_back(&name)).is_err(),
+            name,
+        });
+        Self { entries: entries.collect(), truncated, total: truncated.then_some(total), unreadable }
+    }
+}
+
+/// What a directory says its own size is depends on the file system and helps nobody.
+fn size_of(stamp: &Stamp) -> u64 {
+    if stamp.kind == Kind::Directory { 0 } else { stamp.size }
+}

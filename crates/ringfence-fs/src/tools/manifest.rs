@@ -1,0 +1,87 @@
+//! What is in a directory that is about to go or to move: for the person who is asked, and for the policy.
+
+use std::os::fd::OwnedFd;
+
+use ringfence_kernel::{Context, ErrorKind, Place, ToolError, Touch, Verb, sensitivity};
+use rustix::io::Errno;
+
+use crate::digest::{Digest, Hasher};
+use crate::fault::fault;
+use crate::mount::Mount;
+use crate::name::show;
+use crate::walk::{Step, Walk};
+
+/// One sensitive entry is enough to be asked; naming more than these helps nobody.
+const MOST_SENSITIVE: usize = 100;
+
+/// Everything below a directory.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    pub(super) entries: u64,
+    pub(super) bytes: u64,
+    /// The first paths, from the directory, as many as a reply lists.
+    pub(super) names: Vec<String>,
+    /// Paths of which `is_sensitive` said so.
+    pub(super) sensitive: Vec<String>,
+    /// Another one means that something was added, removed or changed.
+    pub(super) digest: Digest,
+}
+
+/// Looks at everything below `start`. Something mounted in there is an error: it can neither go nor move along.
+pub(super) fn survey(
+    mount: &Mount,
+    start: OwnedFd,
+    shown: &str,
+    is_sensitive: impl Fn(&str) -> bool,
+    cx: &Context<'_>,
+) -> Result<Manifest, ToolError> {
+    let mut manifest =
+        Manifest { entries: 0, bytes: 0, names: Vec::new(), sensitive: Vec::new(), digest: Digest::of(b"") };
+    let mut hasher = Hasher::default();
+    let mut walk = Walk::new(mount, start, shown, cx)?;
+    while let Some(step) = walk.next()? {
+        let Step::Entry(entry) = step else { continue };
+        let Some(stamp) = walk.look(&entry)? else { continue };
+        let path = walk.path_of(&entry.name);
+        hasher.update(format!("{}\0{:?}\0{}\0{}\0", stamp.id.inode, stamp.kind, stamp.size, stamp.modified).as_bytes());
+        hasher.update(&path);
+        let path = show(&path);
+        manifest.entries += 1;
+        manifest.bytes = manifest.bytes.saturating_add(stamp.size);
+        if manifest.sensitive.len() < MOST_SENSITIVE && is_sensitive(&path) {
+            manifest.sensitive.push(path.clone());
+        }
+        if (manifest.names.len() as u64) < cx.limits.delete_names {
+            manifest.names.push(path);
+        }
+        if walk.is_directory(&entry)? {
+            walk.descend(&entry)?.map_err(|errno| match errno {
+                Errno::XDEV => {
+                    ToolError::new(ErrorKind::WrongType, format!("`{shown}` has another file system mounted in it"))
+                }
+                other => fault(other, shown),
+            })?;
+        }
+    }
+    manifest.digest = hasher.finish();
+    Ok(manifest)
+}
+
+/// The touches for sensitive entries below `place`.
+pub(super) fn touches_below(place: &Place, paths: &[String], verb: Verb) -> Vec<Touch> {
+    let touch = |path: &String| Touch {
+        verb,
+        place: Place {
+            mount: place.mount.clone(),
+            given: format!("{}/{path}", place.given),
+            resolved: place.resolved.as_ref().map(|resolved| format!("{resolved}/{path}")),
+            shown: format!("{}/{path}", place.shown),
+        },
+    };
+    paths.iter().map(touch).collect()
+}
+
+/// Whether an entry below `place` has a name that the policy wants to know about.
+pub(super) fn sensitive_below(place: &Place, path: &str) -> bool {
+    place.names().any(|directory| sensitivity(&format!("{directory}/{path}")).is_some())
+}

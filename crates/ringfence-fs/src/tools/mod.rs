@@ -1,0 +1,103 @@
+//! The file tools, one file each, and the list of them.
+
+mod append_file;
+mod copy_file;
+mod create_directory;
+mod delete_file;
+mod edit_file;
+mod find_files;
+mod get_file_info;
+mod list_directory;
+mod manifest;
+mod move_file;
+mod read_file;
+mod write_file;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ringfence_kernel::{ErrorKind, NameTaken, Registry, Ticket, ToolError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Fence;
+use crate::replace::Written;
+
+/// Gives every file tool to a registry. The order is the order in which dialects list them.
+pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    read_file::register(registry, fence)?;
+    write_file::register(registry, fence)?;
+    append_file::register(registry, fence)?;
+    list_directory::register(registry, fence)?;
+    edit_file::register(registry, fence)?;
+    delete_file::register(registry, fence)?;
+    move_file::register(registry, fence)?;
+    copy_file::register(registry, fence)?;
+    create_directory::register(registry, fence)?;
+    get_file_info::register(registry, fence)?;
+    find_files::register(registry, fence)
+}
+
+/// How contents travel in a JSON string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+enum Encoding {
+    #[default]
+    #[serde(rename = "utf-8")]
+    Utf8,
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+impl Encoding {
+    fn decode(self, content: String) -> Result<Vec<u8>, ToolError> {
+        match self {
+            Self::Utf8 => Ok(content.into_bytes()),
+            Self::Base64 => STANDARD.decode(content).map_err(|_| ToolError::invalid("content", "is not valid base64")),
+        }
+    }
+}
+
+/// What every tool that leaves a file behind replies in the standard dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Changed {
+    /// The file, relative to the workspace.
+    path: String,
+    /// Its size in bytes now.
+    size: u64,
+    /// SHA-256 of its contents now; null when it is too large to hash.
+    sha256: Option<String>,
+    /// The id of this change.
+    change: String,
+    /// True when the file did not exist before.
+    created: bool,
+    /// Other names that had the same contents and keep the old ones.
+    #[serde(skip_serializing_if = "is_zero")]
+    links_broken: u64,
+}
+
+impl Changed {
+    fn new(shown: String, written: &Written, ticket: &Ticket<'_>) -> Self {
+        Self {
+            path: shown,
+            size: written.size,
+            sha256: written.digest.map(|digest| digest.to_hex()),
+            change: ticket.change().to_owned(),
+            created: written.created,
+            links_broken: written.links_broken,
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Refuses content that is too large, before anything is touched.
+fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), ToolError> {
+    if size <= limit {
+        return Ok(());
+    }
+    let message = format!("{what} has {size} bytes and exceeds {setting} ({limit})");
+    Err(ToolError::new(ErrorKind::WriteLimit, message).detail("limit", limit))
+}

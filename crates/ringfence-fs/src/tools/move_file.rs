@@ -1,0 +1,254 @@
+//! `move_file`: another name, or another directory, for what is there.
+
+use std::os::fd::BorrowedFd;
+
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::fs::{AtFlags, RenameFlags, fsync, renameat, renameat_with, unlinkat};
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Manifest, sensitive_below, survey, touches_below};
+use crate::Fence;
+use crate::fault::{fault, wrong_type};
+use crate::locks::Intent;
+use crate::missing;
+use crate::mount::{Durability, look};
+use crate::name::may_create;
+use crate::recover::recover;
+use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
+use crate::stamp::{FileId, Kind, Stamp};
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    registry.register(MoveFile { fence: fence.clone() }, [Face::standard::<Args, Outcome>("move_file")])
+}
+
+struct MoveFile {
+    fence: Fence,
+}
+
+/// Move or rename a file, a link or a directory of the workspace. `to` is the new path itself, not a directory to
+/// move into.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// What to move.
+    from: String,
+    /// Its new path.
+    to: String,
+    /// Replace a file that is at `to`.
+    #[serde(default)]
+    overwrite: bool,
+}
+
+struct Work {
+    from: Slot,
+    to: Slot,
+    seen: Stamp,
+    /// The file that goes, if one is overwritten.
+    target: Option<Stamp>,
+    manifest: Option<Manifest>,
+}
+
+/// What a move returns.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Outcome {
+    from: String,
+    to: String,
+    /// True when a file at `to` was replaced.
+    overwritten: bool,
+    /// The id of this change.
+    change: String,
+}
+
+impl Tool for MoveFile {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let (source, goal) = (self.fence.locate(&args.from)?, self.fence.locate(&args.to)?);
+        let from = Slot::find(&source, Meant::Anything, Parents::MustExist)?;
+        let seen = from.look()?.ok_or_else(|| missing::explain(&source, Errno::NOENT))?;
+        let to = Slot::find(&goal.slashed_if(seen.kind), Meant::Anything, Parents::MustExist)?;
+        if from.mount.id != to.mount.id {
+            let message = "from and to are on different mounts";
+            return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("copy the file and delete the old one"));
+        }
+        may_create(&to.name, to.mount.names)?;
+        let target = to.look()?;
+        check_target(&from, &to, &seen, target.as_ref(), args.overwrite)?;
+        let (away, there) = (from.place(), to.place());
+        let mut touches = vec![
+            Touch { verb: Verb::MoveAway, place: away.clone() },
+            Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
+        ];
+        let mut manifest = None;
+        if seen.kind == Kind::Directory {
+            let directory = from.mount.resolver.open_child(from.base(), &from.name);
+            let directory = directory.map_err(|errno| missing::explain(&source, errno))?;
+            let is_sensitive = |path: &str| sensitive_below(&away, path) || sensitive_below(&there, path);
+            let found = survey(&from.mount, directory, &from.shown, is_sensitive, cx)?;
+            touches.extend(touches_below(&away, &found.sensitive, Verb::MoveAway));
+            touches.extend(touches_below(&there, &found.sensitive, Verb::Create));
+            manifest = Some(found);
+        }
+        Ok(Plan { touches, work: Work { from, to, seen, target, manifest } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let Work { from, to, seen, target, manifest } = work;
+        let mut text = format!("move `{}` to `{}`", from.shown, to.shown);
+        if let Some(target) = target {
+            text.push_str(&format!(", replacing the file of {} bytes there", target.size));
+        }
+        if let Some(Manifest { entries, names, .. }) = manifest {
+            text.push_str(&format!(", with {entries} entries:\n{}", names.join("\n")));
+        }
+        let digest = manifest.as_ref().map(|manifest| manifest.digest.to_hex());
+        Preview { fingerprint: format!("{seen:?} {target:?} {digest:?}"), text }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { from, to, seen, target, .. } = &work;
+        check_directory_writable(from.base(), &from.shown)?;
+        check_directory_writable(to.base(), &to.shown)?;
+        let held = from.mount.locks.hold_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
+        for (held, left) in &held {
+            if let Some(intent) = left {
+                recover(&from.mount, held, intent);
+            }
+        }
+        check_unmoved(&work, ticket)?;
+        if let (Some(target), Some((held, _))) = (target, held.first()) {
+            held.intend(&Intent::Remove {
+                parent: from.parent_path(),
+                name: from.name.clone(),
+                inode: target.id.inode,
+            })?;
+            ticket.commit()?;
+            exchange(&work, target)?;
+            held.settle();
+        } else {
+            ticket.commit()?;
+            rename(&work)?;
+        }
+        if from.mount.durability == Durability::Full {
+            for slot in [to, from] {
+                fsync(listing(slot.base(), &slot.shown)?).map_err(|errno| fault(errno, &slot.shown))?;
+            }
+        }
+        Ok(Outcome {
+            from: from.shown.clone(),
+            to: to.shown.clone(),
+            overwritten: target.is_some(),
+            change: ticket.change().to_owned(),
+        })
+    }
+}
+
+fn check_target(
+    from: &Slot,
+    to: &Slot,
+    seen: &Stamp,
+    target: Option<&Stamp>,
+    overwrite: bool,
+) -> Result<(), ToolError> {
+    if seen.kind == Kind::Directory && to.is_below(seen.id)? {
+        return Err(ToolError::invalid("to", "must not lie inside the directory that is moved"));
+    }
+    let Some(target) = target else { return Ok(()) };
+    if target.id == seen.id && from.same_name(to)? {
+        return Err(ToolError::invalid("to", "is the same as from"));
+    }
+    if !overwrite {
+        let error = ToolError::new(ErrorKind::AlreadyExists, format!("`{}` exists already", to.shown));
+        return Err(match target.kind {
+            Kind::Directory => error.hint("to move into that directory, give the new path with the name"),
+            _ => error.hint("set overwrite to replace it"),
+        });
+    }
+    match (seen.kind, target.kind) {
+        (Kind::File, Kind::File) if target.closed_to_writers() => Err(fault(Errno::ACCESS, &to.shown)),
+        (Kind::File, Kind::File) => Ok(()),
+        (_, Kind::Link) => Err(wrong_type(&to.shown, "a link, and is not overwritten")),
+        (Kind::File, other) => Err(wrong_type(&to.shown, other.described()).hint("only a file is overwritten")),
+        (other, _) => Err(wrong_type(&from.shown, other.described()).hint("only a file overwrites another")),
+    }
+}
+
+fn check_unmoved(work: &Work, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let Work { from, to, seen, target, manifest } = work;
+    let differs = |now: Option<Stamp>, seen: Option<&Stamp>| match (now, seen) {
+        (None, None) => false,
+        (Some(now), Some(seen)) => now.id != seen.id || (ticket.approved() && now != *seen),
+        _ => true,
+    };
+    if differs(from.look()?, Some(seen)) {
+        return Err(changed(&from.shown));
+    }
+    if differs(to.look()?, target.as_ref()) {
+        return Err(changed(&to.shown));
+    }
+    if let (Some(manifest), true) = (manifest, ticket.approved()) {
+        let directory = from.mount.resolver.open_child(from.base(), &from.name);
+        let directory = directory.map_err(|errno| fault(errno, &from.shown))?;
+        if survey(&from.mount, directory, &from.shown, |_| false, ticket.context())?.digest != manifest.digest {
+            return Err(changed(&from.shown));
+        }
+    }
+    Ok(())
+}
+
+/// Moves onto nothing.
+fn rename(work: &Work) -> Result<(), ToolError> {
+    let Work { from, to, seen, .. } = work;
+    let forth =
+        || renameat_with(from.base(), from.name.as_slice(), to.base(), to.name.as_slice(), RenameFlags::NOREPLACE);
+    match forth() {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Err(changed(&to.shown)),
+        Err(Errno::NOENT) => return Err(changed(&from.shown)),
+        Err(errno) => return Err(fault(errno, &to.shown)),
+    }
+    if is_at(to.base(), &to.name, seen.id) {
+        return Ok(());
+    }
+    // Something else stood there in the last moment: it goes back to where it was.
+    renameat_with(to.base(), to.name.as_slice(), from.base(), from.name.as_slice(), RenameFlags::NOREPLACE)
+        .map_err(|errno| fault(errno, &from.shown))?;
+    Err(changed(&from.shown))
+}
+
+/// Moves onto a file: the two change places, then the one that was overwritten goes.
+fn exchange(work: &Work, target: &Stamp) -> Result<(), ToolError> {
+    let Work { from, to, seen, .. } = work;
+    let swap =
+        || renameat_with(from.base(), from.name.as_slice(), to.base(), to.name.as_slice(), RenameFlags::EXCHANGE);
+    match swap() {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Err(changed(&to.shown)),
+        // No exchange on this file system: what was looked at a moment ago is replaced.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            return renameat(from.base(), from.name.as_slice(), to.base(), to.name.as_slice())
+                .map_err(|errno| fault(errno, &to.shown));
+        }
+        Err(errno) => return Err(fault(errno, &to.shown)),
+    }
+    if is_at(to.base(), &to.name, seen.id) && is_at(from.base(), &from.name, target.id) {
+        return unlinkat(from.base(), from.name.as_slice(), AtFlags::empty())
+            .map_err(|errno| fault(errno, &from.shown));
+    }
+    swap().map_err(|errno| fault(errno, &to.shown))?;
+    Err(changed(&to.shown))
+}
+
+fn is_at(parent: BorrowedFd<'_>, name: &[u8], id: FileId) -> bool {
+    matches!(look(parent, name), Ok(Some(found)) if found.id == id)
+}
+
+fn changed(shown: &str) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("`{shown}` changed since the call was planned; nothing was moved"))
+}

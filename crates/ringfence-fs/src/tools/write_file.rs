@@ -1,0 +1,127 @@
+//! `write_file`: a file with exactly these contents.
+
+use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Changed, Encoding, check_size};
+use crate::Fence;
+use crate::content::hash_up_to;
+use crate::digest::{Digest, check_match};
+use crate::replace::{Body, replace};
+use crate::slot::{Meant, Parents, Slot};
+use crate::stamp::Stamp;
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    let standard = Face::standard::<StandardArgs, Changed>("write_file");
+    let miniclaw = Face::miniclaw::<MiniclawArgs>("write_file", |changed: &Changed| {
+        format!("ok: wrote {} bytes to {}", changed.size, changed.path)
+    });
+    registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw])
+}
+
+struct WriteFile {
+    fence: Fence,
+}
+
+/// Create a file of the workspace, or replace all of its contents. For a small change to a file that exists,
+/// use `edit_file`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// Path inside the workspace, such as `src/main.rs`.
+    path: String,
+    /// The new contents of the file.
+    content: String,
+    /// How `content` is given.
+    #[serde(default)]
+    encoding: Encoding,
+    /// Create the directories above the file if they are missing.
+    #[serde(default)]
+    create_dirs: bool,
+    /// Write only if the file has this SHA-256 now, as `read_file` returned it.
+    if_match_sha256: Option<String>,
+}
+
+/// Write a text file in the workspace: create it, or replace its contents. Missing directories are created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MiniclawArgs {
+    /// Path inside the workspace, such as `src/main.rs`.
+    path: String,
+    /// The new contents of the file.
+    content: String,
+}
+
+struct Args {
+    path: String,
+    content: Vec<u8>,
+    parents: Parents,
+    if_match: Option<Digest>,
+}
+
+impl TryFrom<StandardArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        Ok(Self {
+            path: args.path,
+            content: args.encoding.decode(args.content)?,
+            parents: if args.create_dirs { Parents::MayBeMade } else { Parents::MustExist },
+            if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
+        })
+    }
+}
+
+impl From<MiniclawArgs> for Args {
+    fn from(args: MiniclawArgs) -> Self {
+        Self { path: args.path, content: args.content.into_bytes(), parents: Parents::MayBeMade, if_match: None }
+    }
+}
+
+struct Work {
+    slot: Slot,
+    seen: Option<Stamp>,
+    content: Vec<u8>,
+    if_match: Option<Digest>,
+}
+
+impl Tool for WriteFile {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Changed;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let Args { path, content, parents, if_match } = args;
+        let spot = self.fence.locate(&path)?;
+        check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
+        let slot = Slot::find(&spot, Meant::File, parents)?;
+        let seen = slot.look()?;
+        let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
+        let touches = vec![Touch { verb, place: slot.place() }];
+        Ok(Plan { touches, work: Work { slot, seen, content, if_match } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let Work { slot, seen, content, .. } = work;
+        let text = match seen {
+            Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
+            None => format!("create `{}` with {} bytes", slot.shown, content.len()),
+        };
+        Preview { fingerprint: format!("{seen:?}"), text }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
+        let Work { slot, seen, content, if_match } = work;
+        let written = replace(&slot, seen, ticket, |old| {
+            if if_match.is_some() {
+                let hash = |old: &crate::replace::Old| {
+                    hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stamp.size, &slot.shown, ticket.context())
+                };
+                check_match(&slot.shown, if_match, old.map(hash).transpose()?)?;
+            }
+            Ok(Body::Bytes(content))
+        })?;
+        Ok(Changed::new(slot.shown, &written, ticket))
+    }
+}

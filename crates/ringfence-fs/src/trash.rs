@@ -1,0 +1,62 @@
+//! Making something go away: first its name, in one step, then what is in it.
+//!
+//! Once the name is gone the thing is gone for everybody; taking it apart can then take its time. What is taken
+//! apart is what was seen before: if something else had come to stand there, it gets its name back.
+
+use std::os::fd::BorrowedFd;
+
+use ringfence_kernel::{Context, ErrorKind, ToolError};
+use rustix::fs::{AtFlags, RenameFlags, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use crate::fault::fault;
+use crate::mount::{Mount, look};
+use crate::name::show;
+use crate::stamp::{FileId, Kind};
+use crate::walk::{Ours, Step, Walk};
+
+/// Takes a name away from `id`, and gives it a temporary one.
+pub(crate) fn rename_away(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    to: &[u8],
+    id: FileId,
+    shown: &str,
+) -> Result<(), ToolError> {
+    let conflict = || {
+        let message = format!("`{shown}` was replaced by another program at the same moment; nothing was changed");
+        ToolError::new(ErrorKind::Conflict, message)
+    };
+    match renameat_with(parent, name, parent, to, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Err(conflict()),
+        Err(errno) => return Err(fault(errno, shown)),
+    }
+    match look(parent, to) {
+        Ok(Some(moved)) if moved.id == id => Ok(()),
+        _ => {
+            renameat_with(parent, to, parent, name, RenameFlags::NOREPLACE).map_err(|errno| fault(errno, shown))?;
+            Err(conflict())
+        }
+    }
+}
+
+/// Removes what stands at a name, with everything in it. Links go, what they lead to stays.
+pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
+    let shown = show(name);
+    let fail = |errno| fault(errno, &shown);
+    let Some(found) = look(parent, name).map_err(fail)? else { return Ok(()) };
+    if found.kind != Kind::Directory {
+        return unlinkat(parent, name, AtFlags::empty()).map_err(fail);
+    }
+    let start = mount.resolver.open_child(parent, name).map_err(fail)?;
+    let mut walk = Walk::seeing(Ours::Seen, mount, start, &shown, cx)?;
+    while let Some(step) = walk.next()? {
+        match step {
+            Step::Entry(entry) if walk.is_directory(&entry)? => walk.descend(&entry)?.map_err(fail)?,
+            Step::Entry(entry) => unlinkat(walk.directory()?, entry.name.as_slice(), AtFlags::empty()).map_err(fail)?,
+            Step::Left(name) => unlinkat(walk.directory()?, name.as_slice(), AtFlags::REMOVEDIR).map_err(fail)?,
+        }
+    }
+    unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(fail)
+}

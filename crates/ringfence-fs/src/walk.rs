@@ -1,0 +1,233 @@
+//! A tree, entry by entry, by descriptors.
+//!
+//! The walk goes from a directory that we hold to its children by single names, never by a path, never through a
+//! link and never onto another mount. It holds few descriptors however deep the tree: above a certain depth it
+//! closes the upper ones and finds them again through `..`, which must turn out to be the same directory.
+//!
+//! Not here: what happens to an entry. The caller pulls one after the other, and says where to descend.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{Context, ErrorKind, ToolError};
+use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
+use rustix::io::Errno;
+
+use crate::fault::fault;
+use crate::mount::{Mount, look};
+use crate::name::is_reserved;
+use crate::resolve::CAREFUL;
+use crate::stamp::{FileId, Kind, Stamp};
+
+/// So many levels are held open at once.
+const OPEN_LEVELS: usize = 64;
+
+/// Directories below this depth are not entered: their names would not fit into a path.
+const DEEPEST: usize = 8192;
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    pub(crate) name: Vec<u8>,
+    kind: Option<EntryKind>,
+}
+
+/// What the directory says an entry is; some file systems do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EntryKind {
+    Directory,
+    Other,
+}
+
+/// Whether temporary files of ours are seen. Only what takes a tree apart has to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ours {
+    Hidden,
+    Seen,
+}
+
+/// What the walk came to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// An entry of the current directory.
+    Entry(Entry),
+    /// All of a directory was seen; the current directory is the one that holds it.
+    Left(Vec<u8>),
+}
+
+/// A walk under way.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    mount: &'a Mount,
+    cx: &'a Context<'a>,
+    shown: &'a str,
+    ours: Ours,
+    levels: Vec<Level>,
+    /// The path from the start to the current directory.
+    path: Vec<u8>,
+    left: u64,
+}
+
+#[derive(Debug)]
+struct Level {
+    id: FileId,
+    fd: Option<OwnedFd>,
+    /// Still to come, the next one last.
+    entries: Vec<Entry>,
+    /// How long `path` is without this level.
+    path_before: usize,
+    name: Vec<u8>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk over the tree below `start`.
+    pub(crate) fn new(
+        mount: &'a Mount,
+        start: OwnedFd,
+        shown: &'a str,
+        cx: &'a Context<'a>,
+    ) -> Result<Self, ToolError> {
+        Self::seeing(Ours::Hidden, mount, start, shown, cx)
+    }
+
+    pub(crate) fn seeing(
+        ours: Ours,
+        mount: &'a Mount,
+        start: OwnedFd,
+        shown: &'a str,
+        cx: &'a Context<'a>,
+    ) -> Result<Self, ToolError> {
+        let left = cx.limits.walk_entries;
+        let mut walk = Self { mount, cx, shown, ours, levels: Vec::new(), path: Vec::new(), left };
+        walk.enter(start, Vec::new())?;
+        Ok(walk)
+    }
+
+    /// The next step, in the order of names' bytes, a directory before what is in it.
+    pub(crate) fn next(&mut self) -> Result<Option<Step>, ToolError> {
+        let Some(level) = self.levels.last_mut() else { return Ok(None) };
+        if let Some(entry) = level.entries.pop() {
+            return Ok(Some(Step::Entry(entry)));
+        }
+        let Some(done) = self.levels.pop() else { return Ok(None) };
+        self.path.truncate(done.path_before);
+        if self.levels.is_empty() {
+            return Ok(None);
+        }
+        self.reopen(&done)?;
+        Ok(Some(Step::Left(done.name)))
+    }
+
+    /// The directory that the last entry is in.
+    pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>, ToolError> {
+        let fd = self.levels.last().and_then(|level| level.fd.as_ref());
+        fd.map(AsFd::as_fd).ok_or_else(|| fault(Errno::BADF, self.shown))
+    }
+
+    /// Where an entry is, from the start of the walk.
+    pub(crate) fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
+    }
+
+    /// Whether an entry is a directory, to be descended into. A link never is.
+    pub(crate) fn is_directory(&self, entry: &Entry) -> Result<bool, ToolError> {
+        match entry.kind {
+            Some(kind) => Ok(kind == EntryKind::Directory),
+            None => Ok(self.look(entry)?.is_some_and(|stamp| stamp.kind == Kind::Directory)),
+        }
+    }
+
+    /// What an entry is. Nothing if it went away meanwhile.
+    pub(crate) fn look(&self, entry: &Entry) -> Result<Option<Stamp>, ToolError> {
+        look(self.directory()?, &entry.name).map_err(|errno| fault(errno, self.shown))
+    }
+
+    /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
+    pub(crate) fn descend(&mut self, entry: &Entry) -> Result<Result<(), Errno>, ToolError> {
+        if self.levels.len() >= DEEPEST {
+            return Ok(Err(Errno::NAMETOOLONG));
+        }
+        match self.mount.resolver.open_child(self.directory()?, &entry.name) {
+            Ok(child) => {
+                self.enter(child, entry.name.clone())?;
+                Ok(Ok(()))
+            }
+            Err(errno) => Ok(Err(errno)),
+        }
+    }
+
+    fn enter(&mut self, fd: OwnedFd, name: Vec<u8>) -> Result<(), ToolError> {
+        let id = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, self.shown))?).id;
+        let mut entries = self.read(fd.as_fd())?;
+        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        let path_before = self.path.len();
+        if !name.is_empty() {
+            self.path = self.path_of(&name);
+        }
+        self.levels.push(Level { id, fd: Some(fd), entries, path_before, name });
+        if let Some(upper) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
+            self.levels[upper].fd = None;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Entry>, ToolError> {
+        let entries = read_directory(fd, self.ours, self.left, self.shown, self.cx)?;
+        self.left = self.left.saturating_sub(entries.len() as u64);
+        Ok(entries)
+    }
+
+    /// Comes back to a directory whose descriptor was given up: through `..`, and only if it is the same one.
+    fn reopen(&mut self, below: &Level) -> Result<(), ToolError> {
+        let shown = self.shown;
+        let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
+        let Some(child) = &below.fd else { return Err(fault(Errno::BADF, shown)) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+        let parent = openat(child, c"..", flags, Mode::empty()).map_err(|errno| fault(errno, shown))?;
+        if Stamp::of(&fstat(&parent).map_err(|errno| fault(errno, shown))?).id != level.id {
+            let message = format!("`{shown}` was moved while it was being walked");
+            return Err(ToolError::new(ErrorKind::Conflict, message));
+        }
+        level.fd = Some(parent);
+        Ok(())
+    }
+}
+
+/// The names in a directory, in no order. More than `most` is an error.
+pub(crate) fn read_directory(
+    fd: BorrowedFd<'_>,
+    ours: Ours,
+    most: u64,
+    shown: &str,
+    cx: &Context<'_>,
+) -> Result<Vec<Entry>, ToolError> {
+    let mut entries = Vec::new();
+    let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
+    let mut raw = RawDir::new(fd, &mut buffer);
+    loop {
+        if raw.is_buffer_empty() {
+            cx.check()?;
+        }
+        let Some(entry) = raw.next() else { return Ok(entries) };
+        let entry = entry.map_err(|errno| fault(errno, shown))?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") || (ours == Ours::Hidden && is_reserved(name)) {
+            continue;
+        }
+        if entries.len() as u64 == most {
+            let message =
+                format!("`{shown}` has more than the {} entries that one call may visit", cx.limits.walk_entries);
+            return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
+        }
+        let kind = Kind::of(entry.file_type()).map(|kind| match kind {
+            Kind::Directory => EntryKind::Directory,
+            _ => EntryKind::Other,
+        });
+        entries.push(Entry { name: name.to_vec(), kind });
+    }
+}

@@ -1,0 +1,59 @@
+//! Where the workspace is: from what a person wrote to a directory that exists.
+//!
+//! Not here: reading the environment. Home and current directory are arguments.
+
+use std::path::{Path, PathBuf};
+
+/// Where things are on this host, for understanding what a person wrote.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub home: Option<PathBuf>,
+    pub current: PathBuf,
+    /// Directories of our own that no workspace may contain or lie in: config, state, tokens.
+    pub ours: Vec<PathBuf>,
+}
+
+/// Why a directory cannot be the workspace.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    #[error("the workspace `{0}` is below the home directory, and it is not known where that is")]
+    NoHome(String),
+    #[error("the root of the file system cannot be a workspace; name a directory in it")]
+    Root,
+    #[error("the home directory itself cannot be a workspace; name a directory in it")]
+    Home,
+    #[error("the workspace contains or lies in ringfence's own directories; choose another")]
+    Ours,
+    #[error("the workspace `{0}` cannot be made")]
+    Make(String, #[source] std::io::Error),
+}
+
+/// Resolves what a person wrote, makes the directory if it is missing, and gives its absolute path.
+pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+    let written = written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace");
+    let path = around.current.join(expand_home(written, around)?);
+    std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
+    let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
+    if path.parent().is_none() {
+        return Err(WorkspaceError::Root);
+    }
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if around.home.as_deref().is_some_and(|home| real(home) == path) {
+        return Err(WorkspaceError::Home);
+    }
+    if around.ours.iter().map(|ours| real(ours)).any(|ours| ours.starts_with(&path) || path.starts_with(&ours)) {
+        return Err(WorkspaceError::Ours);
+    }
+    Ok(path)
+}
+
+/// `~` and `~/…`; `~name` is a name like any other.
+fn expand_home(written: &str, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+    let rest = match written.strip_prefix('~') {
+        Some("") => "",
+        Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ => return Ok(PathBuf::from(written)),
+    };
+    let home = around.home.as_deref().ok_or_else(|| WorkspaceError::NoHome(written.to_owned()))?;
+    Ok(if rest.is_empty() { home.to_owned() } else { home.join(rest) })
+}

@@ -1,0 +1,240 @@
+//! The command line: `ringfence call` and `ringfence tools`.
+//!
+//! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
+//! reply, 2 bad usage or config.
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{ConfigError, Environment, Flags, load};
+use crate::wire::{WireError, Wired, wire};
+
+const SUCCESS: u8 = 0;
+const ERROR_REPLY: u8 = 1;
+const BAD_USAGE: u8 = 2;
+
+/// The tool host between an AI agent and a machine.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    options: CommonOptions,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make one tool call and print the reply.
+    Call {
+        /// The tool, such as `read_file`.
+        tool: String,
+        /// Its arguments as a JSON object; `-` reads them from standard input.
+        #[arg(default_value = "{}")]
+        json: String,
+    },
+    /// Print the tools of a dialect.
+    Tools {
+        /// The form to print them in.
+        #[arg(long, value_enum, default_value_t = Format::List)]
+        format: Format,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CommonOptions {
+    /// The directory that tools work in. Created if it is missing.
+    #[arg(long, global = true, value_name = "DIR")]
+    workspace: Option<String>,
+    /// The tool system to speak: standard or miniclaw.
+    #[arg(long, global = true, value_name = "NAME", value_parser = dialect)]
+    dialect: Option<Dialect>,
+    /// The config file to use instead of the user's own.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What may be done without asking: ask, edits or read-only.
+    #[arg(long, global = true, value_name = "NAME", value_parser = preset)]
+    preset: Option<Preset>,
+    /// Allow no change at all; the same as `--preset read-only`.
+    #[arg(long, global = true, conflicts_with = "preset")]
+    read_only: bool,
+    /// Offer only this tool, and others that are named so too.
+    #[arg(long, global = true, value_name = "TOOL")]
+    allow_tool: Vec<String>,
+    /// Do not offer this tool.
+    #[arg(long, global = true, value_name = "TOOL")]
+    deny_tool: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// The list that OpenAI's chat completions take as `tools`.
+    Openai,
+    /// The bare functions: name, description, parameters.
+    Functions,
+    /// A line each, for people.
+    List,
+}
+
+/// Why a command did not get as far as a reply.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+    #[error("the arguments on standard input cannot be read: {0}")]
+    Input(std::io::Error),
+    #[error("the arguments on standard input have more than {0} bytes")]
+    TooMuchInput(u64),
+    #[error("the runtime cannot start: {0}")]
+    Runtime(std::io::Error),
+    #[error("the reply cannot be printed: {0}")]
+    Output(std::io::Error),
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            complain(&chain(&failure));
+            ExitCode::from(BAD_USAGE)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    let environment = Environment::read()?;
+    let settings = load(&cli.options.flags(), &environment)?;
+    let wired = wire(settings, &environment)?;
+    for warning in &wired.settings.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    match cli.command {
+        Command::Call { tool, json } => call(&wired, tool, json),
+        Command::Tools { format } => print(&tools(&wired, format), SUCCESS),
+    }
+}
+
+fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
+    let arguments = if json == "-" { standard_input(wired.session.limits.argument_bytes)? } else { json };
+    let call = ToolCall { id: "call-1".to_owned(), name, arguments };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let reply = runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        tokio::spawn(cancel_on_signal(cancel.clone()));
+        wired.host.call(&wired.session, call, &cancel).await
+    });
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    let reply = reply?;
+    print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+}
+
+/// Ends with the runtime. A write past the limit for file sizes is an error reply and not the end of the program,
+/// because its signal has a taker.
+async fn cancel_on_signal(cancel: CancellationToken) {
+    const SIGXFSZ: i32 = 25;
+    let taken = signal(SignalKind::from_raw(SIGXFSZ));
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    cancel.cancel();
+    drop(taken);
+}
+
+fn tools(wired: &Wired, format: Format) -> String {
+    let catalog = &wired.session.catalog;
+    let json = |tools| serde_json::to_string_pretty(&serde_json::Value::Array(tools)).unwrap_or_default();
+    match format {
+        Format::Openai => json(catalog.openai_tools()),
+        Format::Functions => json(catalog.openai_functions()),
+        Format::List => {
+            let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
+            let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
+            catalog.list().map(|tool| line(tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+fn first_sentence(text: &str) -> String {
+    let end = text.find(". ").or_else(|| text.find(".\n")).map_or(text.len(), |at| at + 1);
+    text[..end].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn standard_input(most: u64) -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(most + 1).read_to_string(&mut text).map_err(Failure::Input)?;
+    if text.len() as u64 > most {
+        return Err(Failure::TooMuchInput(most));
+    }
+    Ok(text)
+}
+
+/// Programs get the bytes of the reply and no others; a person also gets their prompt on a new line.
+fn print(text: &str, code: u8) -> Result<u8, Failure> {
+    let mut out = std::io::stdout().lock();
+    let end = if out.is_terminal() { "\n" } else { "" };
+    write!(out, "{text}{end}").and_then(|()| out.flush()).map_err(Failure::Output)?;
+    Ok(code)
+}
+
+/// Standard error is for people; if they closed it, there is nobody to tell.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "ringfence: {text}");
+}
+
+/// An error with its causes, for the person in charge.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl CommonOptions {
+    fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            workspace: self.workspace.clone(),
+            dialect: self.dialect,
+            preset: if self.read_only { Some(Preset::ReadOnly) } else { self.preset },
+            allow: self.allow_tool.clone(),
+            deny: self.deny_tool.clone(),
+        }
+    }
+}
+
+fn dialect(name: &str) -> Result<Dialect, String> {
+    Dialect::named(name).ok_or_else(|| one_of(Dialect::ALL.map(Dialect::name)))
+}
+
+fn preset(name: &str) -> Result<Preset, String> {
+    Preset::named(name).ok_or_else(|| one_of(Preset::ALL.map(Preset::name)))
+}
+
+fn one_of<const N: usize>(names: [&str; N]) -> String {
+    format!("it is one of {}", names.join(", "))
+}

@@ -1,0 +1,381 @@
+//! What the people in charge of this machine want, from files, environment and home directory.
+//!
+//! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
+//! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
+//! inside the workspace can only tighten.
+//!
+//! Not here: putting it to use (`wire.rs`).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_fs::{Durability, NameRule};
+use ringfence_kernel::{Choice, Dialect, Limits, Preset, nearest};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// The file in a workspace that can tighten what its user allows.
+pub const WORKSPACE_FILE: &str = "ringfence.toml";
+
+/// No settings are longer than this.
+pub const LONGEST_FILE: u64 = 1 << 20;
+
+/// What the environment says about this user and machine.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    pub home: Option<PathBuf>,
+    pub current: PathBuf,
+    /// Where the owner of the machine keeps config.
+    pub managed: PathBuf,
+    /// Where this user keeps config.
+    pub config: Option<PathBuf>,
+    /// Where this user's programs keep what they need again.
+    pub state: Option<PathBuf>,
+    /// A config file named by `$RINGFENCE_CONFIG`.
+    pub config_file: Option<PathBuf>,
+}
+
+/// What was said on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    pub config: Option<PathBuf>,
+    pub workspace: Option<String>,
+    pub dialect: Option<Dialect>,
+    pub preset: Option<Preset>,
+    pub allow: Vec<String>,
+    pub deny: Vec<String>,
+}
+
+/// What holds, once every layer was heard.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub workspace: Option<String>,
+    pub state: PathBuf,
+    pub dialect: Dialect,
+    pub preset: Preset,
+    pub limits: Limits,
+    pub tools: Choice,
+    pub durability: Durability,
+    pub names: NameRule,
+    pub log: LogTo,
+    /// How many steps an agent may take for one prompt.
+    pub max_tool_iterations: u32,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Where the line that each call leaves goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTo {
+    Nowhere,
+    StandardError,
+    File(PathBuf),
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the config file {file} cannot be read: {source}")]
+    Read { file: String, source: std::io::Error },
+    #[error("the config file {file} is wrong: {problem}")]
+    Wrong { file: String, problem: String },
+    #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
+    NoState,
+    #[error("the current directory cannot be found out: {0}")]
+    NoCurrent(std::io::Error),
+}
+
+impl Environment {
+    /// Reads the environment, once.
+    pub fn read() -> Result<Self, ConfigError> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let home = variable("HOME").filter(|home| home.is_absolute());
+        let below_home = |name: &str| home.as_ref().map(|home| home.join(name));
+        let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+        let config =
+            absolute("XDG_CONFIG_HOME").or_else(|| below_home(".config")).map(|config| config.join("ringfence"));
+        let state =
+            absolute("XDG_STATE_HOME").or_else(|| below_home(".local/state")).map(|state| state.join("ringfence"));
+        Ok(Self {
+            current: std::env::current_dir().map_err(ConfigError::NoCurrent)?,
+            managed: PathBuf::from("/etc/ringfence"),
+            config,
+            state: absolute("RINGFENCE_STATE_DIR").or(state),
+            config_file: variable("RINGFENCE_CONFIG"),
+            home,
+        })
+    }
+}
+
+/// A config file. The keys are the seeds' own where they have one.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ConfigFile {
+    agents: Agents,
+    dialect: Option<Word<Dialect>>,
+    preset: Option<Word<Preset>>,
+    durability: Option<Word<Durability>>,
+    names: Option<Word<NameRule>>,
+    log: Option<String>,
+    limits: LimitKeys,
+    tools: ToolKeys,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Agents {
+    defaults: AgentDefaults,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AgentDefaults {
+    workspace: Option<String>,
+    restrict_to_workspace: Option<bool>,
+    max_tool_iterations: Option<i64>,
+}
+
+/// What a workspace may say about itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WorkspaceFile {
+    preset: Option<Word<Preset>>,
+    limits: LimitKeys,
+    tools: ToolKeys,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ToolKeys {
+    allow: Option<BTreeSet<String>>,
+    deny: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LimitKeys {
+    max_argument_bytes: Option<u64>,
+    max_read_bytes: Option<u64>,
+    max_hash_bytes: Option<u64>,
+    /// Of a write; of an edit's result and an append too, unless those are set by themselves.
+    max_write_bytes: Option<u64>,
+    max_edit_bytes: Option<u64>,
+    max_append_bytes: Option<u64>,
+    max_appended_file_bytes: Option<u64>,
+    max_copy_bytes: Option<u64>,
+    max_list_entries: Option<u64>,
+    max_find_results: Option<u64>,
+    max_delete_names: Option<u64>,
+    max_walk_entries: Option<u64>,
+    max_tool_operation_duration: Option<Span>,
+    max_approval_duration: Option<Span>,
+}
+
+impl LimitKeys {
+    /// The limits with what is set here in place of what was there.
+    fn over(&self, base: &Limits) -> Limits {
+        let write = self.max_write_bytes;
+        Limits {
+            argument_bytes: self.max_argument_bytes.unwrap_or(base.argument_bytes),
+            read_bytes: self.max_read_bytes.unwrap_or(base.read_bytes),
+            hash_bytes: self.max_hash_bytes.unwrap_or(base.hash_bytes),
+            write_bytes: write.unwrap_or(base.write_bytes),
+            edit_bytes: self.max_edit_bytes.or(write).unwrap_or(base.edit_bytes),
+            append_bytes: self.max_append_bytes.or(write).unwrap_or(base.append_bytes),
+            appended_file_bytes: self.max_appended_file_bytes.unwrap_or(base.appended_file_bytes),
+            copy_bytes: self.max_copy_bytes.unwrap_or(base.copy_bytes),
+            list_entries: self.max_list_entries.unwrap_or(base.list_entries),
+            find_results: self.max_find_results.unwrap_or(base.find_results),
+            delete_names: self.max_delete_names.unwrap_or(base.delete_names),
+            walk_entries: self.max_walk_entries.unwrap_or(base.walk_entries),
+            call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
+            approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
+        }
+    }
+}
+
+/// Hears the layers above the workspace.
+pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
+    let managed = find_in(Some(&environment.managed))?;
+    let user = match flags.config.as_ref().or(environment.config_file.as_ref()) {
+        Some(file) => Some(read_file(file)?),
+        None => find_in(environment.config.as_deref())?,
+    };
+    let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
+    let mut warnings = Vec::new();
+    let word = |name: &str, managed: Option<&'static str>, flag: Option<&'static str>| match (managed, flag) {
+        (Some(managed), Some(flag)) if managed != flag => {
+            Some(format!("{name}: this machine's owner has set `{managed}`, which holds against `{flag}`"))
+        }
+        _ => None,
+    };
+    warnings.extend(word("preset", managed.preset.map(|preset| preset.0.name()), flags.preset.map(Preset::name)));
+    warnings.extend(word("dialect", managed.dialect.map(|dialect| dialect.0.name()), flags.dialect.map(Dialect::name)));
+    let dialect = value(managed.dialect).or(flags.dialect).or(value(user.dialect)).unwrap_or_default();
+    let preset = value(managed.preset).or(flags.preset).or(value(user.preset)).unwrap_or(match dialect {
+        Dialect::Standard => Preset::Ask,
+        // This dialect has no approvals: what may be done is done.
+        Dialect::Miniclaw => Preset::Edits,
+    });
+    let defaults =
+        |pick: fn(&AgentDefaults) -> Option<bool>| pick(&managed.agents.defaults).or(pick(&user.agents.defaults));
+    if defaults(|agent| agent.restrict_to_workspace) == Some(false) {
+        warnings
+            .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
+    }
+    let iterations = managed.agents.defaults.max_tool_iterations.or(user.agents.defaults.max_tool_iterations);
+    let mut tools = Choice { allow: None, deny: flags.deny.iter().cloned().collect() };
+    for layer in [&managed.tools, &user.tools] {
+        narrow(&mut tools, layer);
+    }
+    if !flags.allow.is_empty() {
+        narrow(&mut tools, &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() });
+    }
+    let log = managed.log.as_deref().or(user.log.as_deref());
+    Ok(Settings {
+        workspace: managed.agents.defaults.workspace.or(flags.workspace.clone()).or(user.agents.defaults.workspace),
+        state: environment.state.clone().ok_or(ConfigError::NoState)?,
+        dialect,
+        preset,
+        limits: managed.limits.over(&user.limits.over(&Limits::of(dialect))),
+        tools,
+        durability: value(managed.durability).or(value(user.durability)).unwrap_or_default(),
+        names: value(managed.names).or(value(user.names)).unwrap_or_default(),
+        log: log_to(log, dialect),
+        max_tool_iterations: iterations
+            .and_then(|count| u32::try_from(count).ok())
+            .filter(|count| *count > 0)
+            .unwrap_or(20),
+        warnings,
+    })
+}
+
+impl Settings {
+    /// What is left when the workspace has had its say: never more.
+    pub fn tighten(&mut self, text: &str) -> Result<(), ConfigError> {
+        let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
+        if let Some(Word(preset)) = file.preset {
+            self.preset = self.preset.max(preset);
+        }
+        self.limits = self.limits.tightened(&file.limits.over(&self.limits));
+        narrow(&mut self.tools, &file.tools);
+        Ok(())
+    }
+}
+
+/// Fewer tools: denied by anyone is denied, allowed is what all allow.
+fn narrow(tools: &mut Choice, by: &ToolKeys) {
+    tools.deny.extend(by.deny.iter().cloned());
+    if let Some(allow) = &by.allow {
+        tools.allow = Some(match &tools.allow {
+            Some(already) => already.intersection(allow).cloned().collect(),
+            None => allow.clone(),
+        });
+    }
+}
+
+fn log_to(log: Option<&str>, dialect: Dialect) -> LogTo {
+    match (log, dialect) {
+        (Some("none"), _) | (None, Dialect::Standard) => LogTo::Nowhere,
+        (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTo::StandardError,
+        (Some(file), _) => LogTo::File(PathBuf::from(file)),
+    }
+}
+
+fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
+    let Some(directory) = directory else { return Ok(None) };
+    for name in ["config.toml", "config.json"] {
+        let file = directory.join(name);
+        if file.exists() {
+            return read_file(&file).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
+    if path.extension().is_some_and(|extension| extension == "json") {
+        serde_json::from_str(&text).map_err(|error| wrong(&file, &error.to_string()))
+    } else {
+        parse_toml(&text, &file)
+    }
+}
+
+fn parse_toml<C: DeserializeOwned>(text: &str, file: &str) -> Result<C, ConfigError> {
+    toml::from_str(text).map_err(|error| wrong(file, error.to_string().trim_end()))
+}
+
+/// Adds the nearest key to a complaint about one that is unknown.
+fn wrong(file: &str, problem: &str) -> ConfigError {
+    let mut quoted = problem.split_once("unknown field `").map(|(_, rest)| rest.split('`')).into_iter().flatten();
+    let guess = quoted.next().and_then(|unknown| nearest(unknown, quoted.skip(1).step_by(2)));
+    let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+    ConfigError::Wrong { file: file.to_owned(), problem: format!("{problem}{guess}") }
+}
+
+/// A setting that is one of a few words.
+#[derive(Clone, Copy, Debug)]
+struct Word<T>(T);
+
+fn value<T>(word: Option<Word<T>>) -> Option<T> {
+    word.map(|Word(value)| value)
+}
+
+/// The words of a setting and what they mean.
+trait Words: Sized + Copy + 'static {
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+impl Words for Dialect {
+    const WORDS: &'static [(&'static str, Self)] = &[("standard", Self::Standard), ("miniclaw", Self::Miniclaw)];
+}
+
+impl Words for Preset {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("ask", Self::Ask), ("edits", Self::Edits), ("read-only", Self::ReadOnly)];
+}
+
+impl Words for Durability {
+    const WORDS: &'static [(&'static str, Self)] = &[("full", Self::Full), ("ordered", Self::Ordered)];
+}
+
+impl Words for NameRule {
+    const WORDS: &'static [(&'static str, Self)] = &[("native", Self::Native), ("portable", Self::Portable)];
+}
+
+impl<'de, T: Words> Deserialize<'de> for Word<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let found = T::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| Self(*value)).ok_or_else(|| {
+            let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+            serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
+        })
+    }
+}
+
+/// A length of time: seconds, or a text such as `10s` or `5m`.
+#[derive(Clone, Copy, Debug)]
+struct Span(Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a number of seconds, or a text such as \"10s\"")]
+        enum Written {
+            Seconds(u64),
+            Text(String),
+        }
+        let span = match Written::deserialize(deserializer)? {
+            Written::Seconds(seconds) => Duration::from_secs(seconds),
+            Written::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
+        };
+        if span.is_zero() {
+            return Err(serde::de::Error::custom("a length of time must be more than nothing"));
+        }
+        Ok(Self(span))
+    }
+}

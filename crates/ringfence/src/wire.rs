@@ -1,0 +1,91 @@
+//! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
+
+use std::fs::OpenOptions;
+use std::sync::Arc;
+
+use ringfence_fs::{
+    Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError, resolve_workspace,
+};
+use ringfence_kernel::{
+    AuditSink, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session, ToolError,
+    Unrecorded,
+};
+
+use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Settings, WORKSPACE_FILE};
+use crate::log::LogLines;
+
+/// How many calls are at work at once.
+const WORKERS: usize = 16;
+
+/// A host with a workspace, and a session of an agent on it.
+#[derive(Debug)]
+pub struct Wired {
+    pub host: Host,
+    pub session: Arc<Session>,
+    /// Settings after the workspace had its say.
+    pub settings: Settings,
+}
+
+/// Why a host could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    WorkspaceFile(ToolError),
+    #[error(transparent)]
+    Tools(#[from] NoSuchTool),
+    #[error(transparent)]
+    Registry(#[from] NameTaken),
+    #[error("the log file cannot be opened: {0}")]
+    Log(std::io::Error),
+}
+
+/// Puts a host together.
+pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+    let around = Surroundings {
+        home: environment.home.clone(),
+        current: environment.current.clone(),
+        ours: environment.config.iter().chain([&settings.state, &environment.managed]).cloned().collect(),
+    };
+    let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
+    let workspace = MountSpec { alias: "workspace".to_owned(), path, rights: Rights::ReadWrite };
+    let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
+    let fence = Fence::new(workspace, Vec::new(), &settings.state, options)?;
+    if let Some(text) = fence.read_setting(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
+        settings.tighten(&text)?;
+    }
+    let mut registry = Registry::new();
+    ringfence_fs::register(&mut registry, &fence)?;
+    let session = Session {
+        id: format!("cli-{}", std::process::id()),
+        principal: Principal::agent("command line"),
+        dialect: settings.dialect,
+        agent: None,
+        limits: settings.limits.clone(),
+        catalog: registry.catalog(settings.dialect, &settings.tools)?,
+    };
+    let host = Host::new(Parts {
+        policy: Box::new(settings.preset),
+        approver: Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
+        audit: audit(&settings.log)?,
+        store: Box::new(MemoryStore::default()),
+        workers: WORKERS,
+    });
+    Ok(Wired { host, session: Arc::new(session), settings })
+}
+
+fn audit(log: &LogTo) -> Result<Box<dyn AuditSink>, WireError> {
+    Ok(match log {
+        LogTo::Nowhere => Box::new(Unrecorded),
+        LogTo::StandardError => Box::new(LogLines::new(Box::new(std::io::stderr()))),
+        LogTo::File(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path).map_err(WireError::Log)?;
+            Box::new(LogLines::new(Box::new(file)))
+        }
+    })
+}
