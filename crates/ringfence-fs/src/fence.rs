@@ -15,7 +15,7 @@ use crate::mount::{Durability, Mount, Rights, Spot};
 use crate::name::NameRule;
 use crate::path::GuestPath;
 use crate::recover::recover_all;
-use crate::resolve::{CAREFUL, How, Kernel, Links, Resolver, Walker};
+use crate::resolve::{CAREFUL, How, Kernel, Links, PLACE, Resolver, Walker};
 use crate::stamp::Stamp;
 
 /// Every directory that tools may reach. There is no other way to a file.
@@ -105,7 +105,7 @@ impl Fence {
         let limits = Limits { read_bytes: most, ..Limits::of(Dialect::Standard) };
         let signal = Signal::new();
         let cx = Context::new(&limits, Pace::Patient, &signal);
-        let spot = self.locate(name)?;
+        let spot = self.find(name)?;
         let file = match spot.open_content(&cx) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
             opened => opened?,
@@ -118,7 +118,13 @@ impl Fence {
     }
 
     /// Where a caller's path points: into the workspace, or into the mount that it names.
-    pub(crate) fn locate(&self, text: &str) -> Result<Spot, ToolError> {
+    pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
+        let spot = self.find(text)?;
+        cx.name_subject(&spot.shown);
+        Ok(spot)
+    }
+
+    fn find(&self, text: &str) -> Result<Spot, ToolError> {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
         {
@@ -185,7 +191,7 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
 
 /// One lookup tells whether the kernel, or a sandbox around us, lets `openat2` through.
 fn kernel_resolves(root: &OwnedFd) -> bool {
-    let how = How { flags: OFlags::PATH | CAREFUL, links: Links::Refuse, pace: Pace::Patient };
+    let how = How { flags: PLACE, links: Links::Refuse, pace: Pace::Patient };
     Kernel.open(root.as_fd(), b".", how).is_ok()
 }
 

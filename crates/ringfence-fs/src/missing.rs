@@ -21,7 +21,9 @@ const MOST_NAMES: usize = 2000;
 pub(crate) fn explain(spot: &Spot, errno: Errno) -> ToolError {
     let error = fault(errno, &spot.shown);
     match errno {
-        Errno::XDEV => error.hint("a link with an absolute target counts as outside, and so does another mount"),
+        Errno::XDEV if !spot.path.climbs() => {
+            error.hint("a link with an absolute target counts as outside, and so does another mount")
+        }
         Errno::NOENT => explain_missing(spot, error),
         _ => error,
     }

@@ -22,7 +22,7 @@ use crate::locks::{Held, Intent};
 use crate::mount::{Durability, look};
 use crate::name::RESERVED;
 use crate::recover::recover;
-use crate::resolve::CAREFUL;
+use crate::resolve::{CAREFUL, PLACE};
 use crate::slot::{Slot, check_directory_writable};
 use crate::stamp::{FileId, Kind, Stamp};
 
@@ -131,10 +131,10 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
 }
 
 fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
-    let open = |flags| openat(parent, slot.name.as_slice(), flags | OFlags::NOFOLLOW | CAREFUL, Mode::empty());
-    let opened = match open(OFlags::RDONLY) {
+    let open = |flags| openat(parent, slot.name.as_slice(), flags | OFlags::NOFOLLOW, Mode::empty());
+    let opened = match open(OFlags::RDONLY | CAREFUL) {
         // It may be written and not read; then it can still be replaced.
-        Err(Errno::ACCESS) => open(OFlags::PATH),
+        Err(Errno::ACCESS) => open(PLACE),
         other => other,
     };
     let fd = match opened {

@@ -29,6 +29,9 @@ pub(crate) trait Resolver: Send + Sync + fmt::Debug {
 /// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
 pub(crate) const CAREFUL: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
+/// A descriptor that only stands for a place: it is neither read nor written.
+pub(crate) const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
 const CHILD: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(CAREFUL);
 
 /// How to open.

@@ -15,7 +15,7 @@ use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{may_create, read_back, show};
 use crate::path::GuestPath;
-use crate::resolve::CAREFUL;
+use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
 
 /// One name, and the directory that has it or is to have it.
@@ -101,7 +101,7 @@ impl Slot {
 
     /// A link is never written through. Where it leads decides what the caller is told.
     fn link_refused(&self, spot: &Spot) -> ToolError {
-        match self.mount.lookup(&spot.path, OFlags::PATH | CAREFUL, Pace::Patient) {
+        match self.mount.lookup(&spot.path, PLACE, Pace::Patient) {
             Err(Errno::XDEV) => missing::explain(spot, Errno::XDEV),
             _ => wrong_type(&spot.shown, "a link").hint("name the file that it leads to"),
         }
@@ -145,7 +145,7 @@ impl Slot {
 
     /// Whether this slot's directory is `id` or lies below it.
     pub(crate) fn is_below(&self, directory: FileId) -> Result<bool, ToolError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | CAREFUL;
+        let flags = PLACE | OFlags::DIRECTORY;
         let mut path = self.real_parent.clone();
         loop {
             let here = GuestPath::parse(&show(if path.is_empty() { b"." } else { &path }))?;
@@ -248,7 +248,7 @@ struct Deepest {
 
 /// Opens the directory of a path, or as much of it as exists.
 fn deepest(spot: &Spot, parent: GuestPath, parents: Parents) -> Result<Deepest, ToolError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | CAREFUL;
+    let flags = PLACE | OFlags::DIRECTORY;
     let mut here = parent;
     let mut missing: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -286,7 +286,7 @@ fn no_name(spot: &Spot) -> ToolError {
     if spot.path.is_root() {
         return root_refused(spot);
     }
-    let flags = OFlags::PATH | CAREFUL;
+    let flags = PLACE;
     match spot.mount.lookup(&spot.path, flags, Pace::Patient) {
         Ok(opened) if opened.stamp.id == spot.mount.id => root_refused(spot),
         Ok(_) => {

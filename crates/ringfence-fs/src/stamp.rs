@@ -111,7 +111,7 @@ impl Stamp {
 
 /// A time in nanoseconds since 1970 as RFC 3339, to the millisecond.
 pub(crate) fn timestamp(nanos: i128) -> String {
-    let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
+    let millis = u64::try_from((nanos / 1_000_000).max(0)).unwrap_or(u64::MAX);
     // What the formatter cannot write, a time past the year 9999, is no time that a file really has.
     let latest = Duration::from_millis(253_402_300_799_000);
     let time: SystemTime = UNIX_EPOCH + Duration::from_millis(millis).min(latest);

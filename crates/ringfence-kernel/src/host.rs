@@ -309,7 +309,7 @@ impl Trip {
         let (touches, planned) = match offer.plan(&self.call.arguments, cx) {
             Ok(plan) => plan,
             Err(_) if cx.stalled() => return Ok(None),
-            Err(error) => return self.settle(&[], error, cx),
+            Err(error) => return self.settle(&[], &error, cx),
         };
         let question = Question { session: &self.session, tool: &self.call.name, touches: &touches };
         let verdict = self.parts.policy.decide(&question);
@@ -324,7 +324,7 @@ impl Trip {
             }
             Decision::Deny => {
                 let error = ToolError::new(ErrorKind::PermissionDenied, verdict.reason).detail("rule", verdict.rule);
-                self.settle(&touches, error, cx)
+                self.settle(&touches, &error, cx)
             }
         }
     }
@@ -359,11 +359,13 @@ impl Trip {
     }
 
     /// Ends a call that never began to run, unless the road gave up on it first.
-    fn settle(&self, touches: &[Touch], error: ToolError, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
+    fn settle(&self, touches: &[Touch], error: &ToolError, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
         if cx.signal().commit().is_err() {
             return Ok(None);
         }
-        self.refuse_over(touches, &error).map(|reply| Some(Leg::Done(reply)))
+        let moment = Moment::Refused { error, duration: self.started.elapsed() };
+        self.record_about(cx.subject().as_deref(), touches, moment)?;
+        Ok(Some(Leg::Done(self.error_reply(error))))
     }
 
     /// What a finished job means for the one who waited.
@@ -378,11 +380,7 @@ impl Trip {
     }
 
     fn refuse(&self, error: &ToolError) -> Result<Reply, Fatal> {
-        self.refuse_over(&[], error)
-    }
-
-    fn refuse_over(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
-        self.record(touches, Moment::Refused { error, duration: self.started.elapsed() })?;
+        self.record(&[], Moment::Refused { error, duration: self.started.elapsed() })?;
         Ok(self.error_reply(error))
     }
 
@@ -408,11 +406,16 @@ impl Trip {
     }
 
     fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
+        self.record_about(None, touches, moment)
+    }
+
+    fn record_about(&self, subject: Option<&str>, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
         self.parts.audit.record(&Record {
             at: SystemTime::now(),
             session: &self.session,
             call_id: &self.call.id,
             tool: &self.call.name,
+            subject,
             touches,
             moment,
         })

@@ -15,6 +15,8 @@ pub struct Record<'a> {
     pub session: &'a Session,
     pub call_id: &'a str,
     pub tool: &'a str,
+    /// What the call is about, where it never got as far as a plan.
+    pub subject: Option<&'a str>,
     /// What the call touches, as far as it was planned.
     pub touches: &'a [Touch],
     pub moment: Moment<'a>,

@@ -5,7 +5,7 @@
 //!
 //! Not here: how a dialect names a tool and its arguments (`face.rs`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::{ErrorKind, Limits, Signal, Ticket, ToolError};
@@ -124,11 +124,12 @@ pub struct Context<'a> {
     pub pace: Pace,
     signal: &'a Signal,
     stalled: Cell<bool>,
+    subject: RefCell<Option<String>>,
 }
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, signal, stalled: Cell::new(false) }
+        Self { limits, pace, signal, stalled: Cell::new(false), subject: RefCell::new(None) }
     }
 
     /// Fails once nobody waits for the call any more.
@@ -141,6 +142,15 @@ impl<'a> Context<'a> {
     pub fn stall(&self) -> ToolError {
         self.stalled.set(true);
         ToolError::new(ErrorKind::Internal, "a quick call had to wait")
+    }
+
+    /// Says what the call is about, as replies spell it, so that a call that fails early leaves a trace with a name.
+    pub fn name_subject(&self, shown: &str) {
+        self.subject.borrow_mut().get_or_insert_with(|| shown.to_owned());
+    }
+
+    pub(crate) fn subject(&self) -> Option<String> {
+        self.subject.borrow().clone()
     }
 
     pub(crate) fn stalled(&self) -> bool {

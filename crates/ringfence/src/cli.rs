@@ -122,7 +122,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     }
     match cli.command {
         Command::Call { tool, json } => call(&wired, tool, json),
-        Command::Tools { format } => print(&tools(&wired, format), SUCCESS),
+        Command::Tools { format } => print(&(tools(&wired, format) + "\n"), SUCCESS),
     }
 }
 
@@ -189,7 +189,7 @@ fn standard_input(most: u64) -> Result<String, Failure> {
 /// Programs get the bytes of the reply and no others; a person also gets their prompt on a new line.
 fn print(text: &str, code: u8) -> Result<u8, Failure> {
     let mut out = std::io::stdout().lock();
-    let end = if out.is_terminal() { "\n" } else { "" };
+    let end = if out.is_terminal() && !text.ends_with('\n') { "\n" } else { "" };
     write!(out, "{text}{end}").and_then(|()| out.flush()).map_err(Failure::Output)?;
     Ok(code)
 }

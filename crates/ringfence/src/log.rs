@@ -48,7 +48,7 @@ impl AuditSink for LogLines {
             session: &record.session.id,
             call: record.call_id,
             tool: record.tool,
-            path: record.touches.first().map(|touch| touch.place.shown.as_str()),
+            path: record.touches.first().map(|touch| touch.place.shown.as_str()).or(record.subject),
             ok: error.is_none(),
             duration_ms: (duration.as_secs_f64() * 1e6).round() / 1e3,
             error: error.map(|error| record.session.dialect.error_name(error)),

@@ -98,7 +98,7 @@ impl Tool for AppendFile {
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?;
+        let spot = self.fence.locate(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
         let slot = Slot::find(&spot, Meant::File, args.parents)?;
         let seen = slot.look()?;

@@ -47,7 +47,7 @@ impl Tool for CopyFile {
     type Outcome = Changed;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let (source, goal) = (self.fence.locate(&args.from)?, self.fence.locate(&args.to)?);
+        let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
         let mut from = source.open_content(cx)?;
         check_size(&format!("`{}`", source.shown), "max_copy_bytes", from.stamp.size, cx.limits.copy_bytes)?;
         let to = Slot::find(&goal, Meant::File, Parents::MustExist)?;

@@ -50,8 +50,8 @@ impl Tool for CreateDirectory {
     type Work = Work;
     type Outcome = Outcome;
 
-    fn plan(&self, args: Args, _: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?.slashed_if(Kind::Directory);
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path, cx)?.slashed_if(Kind::Directory);
         let slot = Slot::find(&spot, Meant::Anything, Parents::MayBeMade)?;
         let seen = slot.look()?;
         if let Some(found) = &seen

@@ -62,7 +62,7 @@ impl Tool for DeleteFile {
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?;
+        let spot = self.fence.locate(&args.path, cx)?;
         let slot = Slot::find(&spot, Meant::Anything, Parents::MustExist)?;
         let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
         let place = slot.place();

@@ -184,9 +184,9 @@ impl Tool for EditFile {
     type Work = Work;
     type Outcome = Outcome;
 
-    fn plan(&self, args: Args, _: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, edits, if_match } = args;
-        let spot = self.fence.locate(&path)?;
+        let spot = self.fence.locate(&path, cx)?;
         let slot = Slot::find(&spot, Meant::File, Parents::MustExist)?;
         let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });

@@ -92,7 +92,7 @@ impl Tool for FindFiles {
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?;
+        let spot = self.fence.locate(&args.path, cx)?;
         let opened = spot.open_directory(cx)?;
         let touches = vec![Touch { verb: Verb::List, place: spot.place(opened.resolved) }];
         Ok(Plan { touches, work: Work { spot, directory: opened.fd, args } })

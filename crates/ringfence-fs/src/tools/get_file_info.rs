@@ -6,7 +6,7 @@ use ringfence_kernel::{
     Context, Face, NameTaken, Pace, Plan, Preview, Registry, Sensitive, Ticket, Tool, ToolError, Touch, Verb,
     sensitivity,
 };
-use rustix::fs::{OFlags, readlinkat};
+use rustix::fs::readlinkat;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::fault::fault;
 use crate::missing;
 use crate::mount::{Spot, look};
 use crate::name::show;
-use crate::resolve::CAREFUL;
+use crate::resolve::PLACE;
 use crate::stamp::{Kind, Stamp, timestamp};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -74,9 +74,9 @@ impl Tool for GetFileInfo {
     type Work = Work;
     type Outcome = Outcome;
 
-    fn plan(&self, args: Args, _: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?;
-        let lookup = |path: &_| spot.mount.lookup(path, OFlags::PATH | CAREFUL, Pace::Patient);
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path, cx)?;
+        let lookup = |path: &_| spot.mount.lookup(path, PLACE, Pace::Patient);
         let (parent, stamp, resolved) = match spot.path.split() {
             None => {
                 let found = lookup(&spot.path).map_err(|errno| missing::explain(&spot, errno))?;

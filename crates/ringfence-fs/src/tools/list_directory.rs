@@ -131,7 +131,7 @@ impl Tool for ListDirectory {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, depth, hidden } = args;
-        let spot = self.fence.locate(&path)?;
+        let spot = self.fence.locate(&path, cx)?;
         let opened = spot.open_directory(cx)?;
         let place = spot.place(opened.resolved);
         let work = Work { spot, directory: opened.fd, depth, hidden };

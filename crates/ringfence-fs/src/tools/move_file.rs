@@ -69,7 +69,7 @@ impl Tool for MoveFile {
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let (source, goal) = (self.fence.locate(&args.from)?, self.fence.locate(&args.to)?);
+        let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
         let from = Slot::find(&source, Meant::Anything, Parents::MustExist)?;
         let seen = from.look()?.ok_or_else(|| missing::explain(&source, Errno::NOENT))?;
         let to = Slot::find(&goal.slashed_if(seen.kind), Meant::Anything, Parents::MustExist)?;

@@ -156,7 +156,7 @@ impl Tool for ReadFile {
     const QUICK: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path)?;
+        let spot = self.fence.locate(&args.path, cx)?;
         let mut file = spot.open_content(cx)?;
         if args.oversize == Oversize::Refuse && file.stamp.size > cx.limits.read_bytes {
             return Err(too_large(cx));

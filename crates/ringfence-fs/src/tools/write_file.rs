@@ -93,7 +93,7 @@ impl Tool for WriteFile {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, content, parents, if_match } = args;
-        let spot = self.fence.locate(&path)?;
+        let spot = self.fence.locate(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
         let slot = Slot::find(&spot, Meant::File, parents)?;
         let seen = slot.look()?;

@@ -1,0 +1,42 @@
+//! Each tool does what its description says.
+
+use ringfence_kernel::{Dialect, ErrorKind};
+use serde_json::json;
+
+use crate::world::{Setup, World};
+
+#[test]
+fn a_file_is_written_read_edited_and_appended_to() {
+    let world = World::new();
+    let written = world.value("write_file", &json!({"path": "a/b.txt", "content": "one\ntwo\n", "createDirs": true}));
+    assert_eq!(written["created"], true);
+    let read = world.value("read_file", &json!({"path": "a/b.txt"}));
+    assert_eq!((&read["content"], &read["sha256"]), (&json!("one\ntwo\n"), &written["sha256"]));
+    world.value("edit_file", &json!({"path": "a/b.txt", "oldText": "two", "newText": "2"}));
+    world.value("append_file", &json!({"path": "a/b.txt", "content": "three\n"}));
+    assert_eq!(world.read("a/b.txt"), "one\n2\nthree\n");
+}
+
+#[test]
+fn miniclaw_says_what_it_did_in_text() {
+    let world = World::with(Setup::of(Dialect::Miniclaw));
+    let say = |tool, arguments| world.call(tool, &arguments).text;
+    assert_eq!(say("write_file", json!({"path": "d/f", "content": "hé"})), "ok: wrote 3 bytes to d/f");
+    assert_eq!(say("append_file", json!({"path": "d/f", "content": "!\n"})), "ok: appended 2 bytes to d/f (size=5)");
+    assert_eq!(say("read_file", json!({"path": "./d//f"})), "ok: read 5 bytes from d/f\nhé!\n");
+    assert_eq!(
+        say("edit_file", json!({"path": "d/f", "old_text": "!", "new_text": "?"})),
+        "ok: replaced 1 match(es) in d/f"
+    );
+    assert_eq!(say("list_dir", json!({})), "ok: listed 1 entries in .\n- d\tdir\t0");
+    assert_eq!(say("list_dir", json!({"path": "d"})), "ok: listed 1 entries in d\n- f\tfile\t5");
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    let world = World::new();
+    world.write("read_me.md", "");
+    assert_eq!(world.error("read_file", &json!({"path": "readme.md"})), ErrorKind::NotFound);
+    let answer = world.call("read_file", &json!({"path": "readme.md"}));
+    assert!(answer.text.contains("did you mean `read_me.md`?"), "{}", answer.text);
+}

@@ -1,0 +1,172 @@
+//! A workspace in a temporary directory, something outside of it, and a host to call tools with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_fs::{Backend, Fence, MountSpec, Options, Rights};
+use ringfence_kernel::{
+    Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
+    ToolCall, Unrecorded,
+};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) dialect: Dialect,
+    pub(crate) preset: Preset,
+    pub(crate) options: Options,
+    pub(crate) limits: Limits,
+    /// Further mounts, by alias, made below the temporary directory.
+    pub(crate) mounts: Vec<(&'static str, Rights)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::of(Dialect::Standard)
+    }
+}
+
+impl Setup {
+    pub(crate) fn of(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            preset: Preset::Edits,
+            options: Options::default(),
+            limits: Limits::of(dialect),
+            mounts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn on(mut self, backend: Backend) -> Self {
+        self.options.backend = backend;
+        self
+    }
+}
+
+/// A workspace and a host.
+#[derive(Debug)]
+pub(crate) struct World {
+    directory: tempfile::TempDir,
+    /// The workspace.
+    pub(crate) root: PathBuf,
+    /// A directory beside it, where nothing may ever happen. It has a file `secret` with the word SECRET in it.
+    pub(crate) outside: PathBuf,
+    pub(crate) host: Host,
+    pub(crate) session: Arc<Session>,
+    pub(crate) backend: &'static str,
+}
+
+/// What a call said.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) error: Option<ErrorKind>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    pub(crate) fn with(setup: Setup) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::at(directory, setup)
+    }
+
+    pub(crate) fn at(directory: tempfile::TempDir, setup: Setup) -> Self {
+        let (root, outside) = (directory.path().join("ws"), directory.path().join("outside"));
+        for made in [&root, &outside] {
+            std::fs::create_dir_all(made).unwrap();
+        }
+        std::fs::write(outside.join("secret"), "SECRET\n").unwrap();
+        let mount = |(alias, rights): &(&str, Rights)| {
+            let path = directory.path().join(format!("mount-{alias}"));
+            std::fs::create_dir_all(&path).unwrap();
+            MountSpec { alias: (*alias).to_owned(), path, rights: *rights }
+        };
+        let others = setup.mounts.iter().map(mount).collect();
+        let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
+        let fence = Fence::new(workspace, others, &directory.path().join("state"), setup.options).unwrap();
+        let mut registry = Registry::new();
+        ringfence_fs::register(&mut registry, &fence).unwrap();
+        let session = Session {
+            id: "test".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: setup.dialect,
+            agent: None,
+            limits: setup.limits,
+            catalog: registry.catalog(setup.dialect, &Choice::default()).unwrap(),
+        };
+        let host = Host::new(Parts {
+            policy: Box::new(setup.preset),
+            approver: Box::new(Nobody { advice: "this is a test".to_owned() }),
+            audit: Box::new(Unrecorded),
+            store: Box::new(MemoryStore::default()),
+            workers: 8,
+        });
+        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend() }
+    }
+
+    /// The host path that must never be in a reply.
+    pub(crate) fn host_path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Makes a call and waits for the reply.
+    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Answer {
+        self.call_text(tool, &arguments.to_string())
+    }
+
+    /// The same with arguments as text, for those that are no good JSON.
+    pub(crate) fn call_text(&self, tool: &str, arguments: &str) -> Answer {
+        self.call_until(tool, arguments, None)
+    }
+
+    /// The same, cancelled after a while.
+    pub(crate) fn call_until(&self, tool: &str, arguments: &str, cancel_after: Option<Duration>) -> Answer {
+        let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let reply = runtime.block_on(async {
+            let cancel = CancellationToken::new();
+            if let Some(after) = cancel_after {
+                let cancel = cancel.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    cancel.cancel();
+                });
+            }
+            self.host.call(&self.session, call, &cancel).await.unwrap()
+        });
+        runtime.shutdown_background();
+        Answer { text: reply.text, error: reply.error }
+    }
+
+    /// A call that must succeed; its value, in the standard dialect.
+    #[track_caller]
+    pub(crate) fn value(&self, tool: &str, arguments: &Value) -> Value {
+        let answer = self.call(tool, arguments);
+        assert_eq!(answer.error, None, "{tool} {arguments}: {}", answer.text);
+        let reply: Value = serde_json::from_str(&answer.text).unwrap();
+        reply["value"].clone()
+    }
+
+    /// A call that must fail, and its kind of error.
+    #[track_caller]
+    pub(crate) fn error(&self, tool: &str, arguments: &Value) -> ErrorKind {
+        let answer = self.call(tool, arguments);
+        answer.error.unwrap_or_else(|| panic!("{tool} {arguments} succeeded: {}", answer.text))
+    }
+
+    pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub(crate) fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.root.join(path)).unwrap()
+    }
+}
