@@ -8,7 +8,7 @@ use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolEr
 use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::content::{Hashing, read_start, text_of};
+use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::locks::Locks;
 use crate::mount::{Durability, Mount, Rights, Spot};
@@ -100,21 +100,22 @@ impl Fence {
         self.mounts[0].resolver.name()
     }
 
-    /// A small file of the workspace that the host itself goes by, such as its settings. `None` if there is none.
-    pub fn read_setting(&self, name: &str, most: u64) -> Result<Option<String>, ToolError> {
+    /// A file of the workspace that the host itself goes by, such as its settings: all of it, or an error if it has
+    /// more than `most` bytes. `None` if there is none.
+    pub fn read(&self, path: &str, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
         let limits = Limits { read_bytes: most, ..Limits::of(Dialect::Standard) };
         let signal = Signal::new();
         let cx = Context::new(&limits, Pace::Patient, &signal);
-        let spot = self.find(name)?;
+        let spot = self.find(path)?;
         let file = match spot.open_content(&cx) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        let part = read_start(&spot.mount, &file, Hashing::Unwanted, name, &cx)?;
+        let part = read_start(&spot.mount, &file, Hashing::Unwanted, &spot.shown, &cx)?;
         if part.truncated {
-            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{name}` has more than {most} bytes")));
+            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` has more than {most} bytes", spot.shown)));
         }
-        text_of(part.bytes, false, name).map(Some)
+        Ok(Some(part.bytes))
     }
 
     /// Where a caller's path points: into the workspace, or into the mount that it names.

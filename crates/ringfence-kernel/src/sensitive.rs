@@ -5,6 +5,9 @@
 //!
 //! Not here: what follows from it. The policy decides (`policy.rs`).
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 /// Why a name deserves a second look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sensitive {
@@ -16,16 +19,26 @@ pub enum Sensitive {
 
 /// What the name of a path, or of a directory above it, says about it.
 pub fn sensitivity(path: &str) -> Option<Sensitive> {
-    let folded: Vec<String> = path.split('/').filter(|part| !part.is_empty() && *part != ".").map(fold).collect();
-    let found = |rules: &[&str]| rules.iter().any(|rule| matches(rule, &folded));
-    if found(SECRETS) && !found(NO_SECRETS) {
-        return Some(Sensitive::Secret);
+    static SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(SECRETS));
+    static NO_SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(NO_SECRETS));
+    static GUARDED: LazyLock<Rules> = LazyLock::new(|| Rules::new(PROTECTED));
+    let mut found = None;
+    let mut above = String::new();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        let part = fold(part);
+        if SECRET.match_component(&above, &part) && !NO_SECRET.match_component(&above, &part) {
+            return Some(Sensitive::Secret);
+        }
+        if GUARDED.match_component(&above, &part) {
+            found = Some(Sensitive::Protected);
+        }
+        above = part;
     }
-    found(PROTECTED).then_some(Sensitive::Protected)
+    found
 }
 
-/// A row is one or more components that may stand anywhere in the path; the last matches a file or a whole
-/// directory. `*` at the start or the end of a component stands for anything.
+/// A row is a name, or a directory and a name in it, anywhere in the path; it matches a file or a whole directory.
+/// One `*` in a name stands for anything.
 const SECRETS: &[&str] = &[
     // Environment files of nearly every framework.
     ".env",
@@ -137,21 +150,44 @@ const PROTECTED: &[&str] = &[
     "ringfence.toml",
 ];
 
-fn matches(rule: &str, path: &[String]) -> bool {
-    let rule: Vec<&str> = rule.split('/').collect();
-    path.windows(rule.len()).any(|parts| rule.iter().zip(parts).all(|(rule, part)| component_matches(rule, part)))
+/// A table, made ready to be asked often.
+struct Rules {
+    exact: HashSet<&'static str>,
+    /// What stands before and after the `*`.
+    open: Vec<(&'static str, &'static str)>,
+    /// A directory and a name in it.
+    nested: Vec<(&'static str, &'static str)>,
 }
 
-fn component_matches(rule: &str, part: &str) -> bool {
-    match rule.split_once('*') {
-        None => rule == part,
-        Some((start, end)) => part.len() >= start.len() + end.len() && part.starts_with(start) && part.ends_with(end),
+impl Rules {
+    fn new(rows: &[&'static str]) -> Self {
+        let mut rules = Self { exact: HashSet::new(), open: Vec::new(), nested: Vec::new() };
+        for row in rows {
+            if let Some(nested) = row.split_once('/') {
+                rules.nested.push(nested);
+            } else if let Some(open) = row.split_once('*') {
+                rules.open.push(open);
+            } else {
+                rules.exact.insert(row);
+            }
+        }
+        rules
+    }
+
+    fn match_component(&self, above: &str, part: &str) -> bool {
+        let fits = |(start, end): &(&str, &str)| {
+            part.len() >= start.len() + end.len() && part.starts_with(start) && part.ends_with(end)
+        };
+        self.exact.contains(part) || self.open.iter().any(fits) || self.nested.contains(&(above, part))
     }
 }
 
 /// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), drops what nobody sees,
 /// and what Windows drops at the end of a name.
 fn fold(part: &str) -> String {
+    if part.is_ascii() {
+        return part.trim_end_matches(['.', ' ']).to_ascii_lowercase();
+    }
     let seen: String = part.chars().filter(|c| !is_ignorable(*c)).collect();
     seen.to_uppercase().to_lowercase().trim_end_matches(['.', ' ']).to_owned()
 }

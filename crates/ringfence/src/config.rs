@@ -253,7 +253,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
 
 impl Settings {
     /// What is left when the workspace has had its say: never more.
-    pub fn tighten(&mut self, text: &str) -> Result<(), ConfigError> {
+    pub fn tighten(&mut self, file: &[u8]) -> Result<(), ConfigError> {
+        let text = std::str::from_utf8(file).map_err(|_| wrong(WORKSPACE_FILE, "it is not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
         if let Some(Word(preset)) = file.preset {
             self.preset = self.preset.max(preset);

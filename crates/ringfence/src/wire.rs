@@ -56,8 +56,8 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let workspace = MountSpec { alias: "workspace".to_owned(), path, rights: Rights::ReadWrite };
     let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
     let fence = Fence::new(workspace, Vec::new(), &settings.state, options)?;
-    if let Some(text) = fence.read_setting(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
-        settings.tighten(&text)?;
+    if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
+        settings.tighten(&bytes)?;
     }
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
