@@ -1,1 +1,54 @@
-fn main() {}
+//! The commands of this repository: `cargo xtask test` and `cargo xtask bench`.
+//!
+//! They install nothing that cargo does not.
+
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…]
+
+  test         format, lints, every test, doc tests
+  test --full  the same with long races, many property cases and every crash point
+  bench        what the fence costs; PART is read, write, list or large";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["test"] => test(&[]),
+        ["test", "--full"] => {
+            test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
+        }
+        ["bench", ref parts @ ..] => {
+            run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
+        }
+        _ => {
+            say(USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn test(settings: &[(&str, &str)]) -> bool {
+    run(&["fmt", "--all", "--check"], &[])
+        && run(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+        && run(&["test", "--workspace", "--locked"], settings)
+}
+
+/// Runs cargo; false if it failed.
+fn run(arguments: &[&str], settings: &[(&str, &str)]) -> bool {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    say(&format!("cargo {}", arguments.join(" ")));
+    match Command::new(cargo).args(arguments).envs(settings.iter().copied()).status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            say(&format!("cargo cannot be run: {error}"));
+            false
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "this is what a command is for")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
