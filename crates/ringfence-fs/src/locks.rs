@@ -37,8 +37,9 @@ pub(crate) struct Held {
 /// What is about to be done, for whoever has to clean up after us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// What stands at this name is to go. With an inode, only if that is what stands there.
-    Remove { parent: Vec<u8>, name: Vec<u8>, inode: u64 },
+    /// What stands at this name is to go, if it is one of these inodes. Anything else that came to stand there is
+    /// somebody's, and is kept under another name. No inode at all means that only we can have put it there.
+    Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64> },
     /// Bytes are added to a file. Found between the two lengths, it goes back to the first.
     Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, after: u64 },
 }
@@ -110,6 +111,8 @@ impl Locks {
 
 impl Held {
     pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
+        // A note that follows a longer one must not end in what is left of it.
+        self.settle();
         let note = intent.encode();
         let written = pwrite(&self.stripe, &note, 0).map_err(unusable)?;
         if written == note.len() { Ok(()) } else { Err(unusable(Errno::NOSPC)) }
@@ -135,15 +138,15 @@ impl Held {
 impl Intent {
     fn encode(&self) -> Vec<u8> {
         let (kind, parent, name, numbers) = match self {
-            Self::Remove { parent, name, inode } => ("remove", parent, name, [*inode, 0, 0]),
-            Self::Append { parent, name, inode, before, after } => ("append", parent, name, [*inode, *before, *after]),
+            Self::Remove { parent, name, inodes } => ("remove", parent, name, inodes.clone()),
+            Self::Append { parent, name, inode, before, after } => {
+                ("append", parent, name, vec![*inode, *before, *after])
+            }
         };
+        let numbers = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
         let mut note = Vec::new();
         note.extend_from_slice(kind.as_bytes());
-        for number in numbers {
-            note.extend_from_slice(format!("\0{number}").as_bytes());
-        }
-        for text in [parent, name] {
+        for text in [numbers.as_bytes(), parent, name] {
             note.push(0);
             note.extend_from_slice(text);
         }
@@ -154,18 +157,13 @@ impl Intent {
 
     fn decode(note: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = note.split(|byte| *byte == 0).collect();
-        let [kind, inode, before, after, parent, name, b"."] = fields[..] else { return None };
-        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+        let [kind, numbers, parent, name, b"."] = fields[..] else { return None };
+        let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
+        let numbers = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
         let (parent, name) = (parent.to_vec(), name.to_vec());
-        match kind {
-            b"remove" => Some(Self::Remove { parent, name, inode: number(inode)? }),
-            b"append" => Some(Self::Append {
-                parent,
-                name,
-                inode: number(inode)?,
-                before: number(before)?,
-                after: number(after)?,
-            }),
+        match (kind, &numbers[..]) {
+            (b"remove", _) => Some(Self::Remove { parent, name, inodes: numbers }),
+            (b"append", &[inode, before, after]) => Some(Self::Append { parent, name, inode, before, after }),
             _ => None,
         }
     }
@@ -192,7 +190,8 @@ mod tests {
     #[test]
     fn a_note_is_read_back_and_a_torn_one_is_none() {
         let intents = [
-            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inode: 0 },
+            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![] },
+            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![7, 8] },
             Intent::Append { parent: Vec::new(), name: b"log".to_vec(), inode: 7, before: 10, after: 20 },
         ];
         for intent in intents {

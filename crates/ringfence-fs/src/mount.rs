@@ -180,3 +180,9 @@ pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stamp>,
         Err(errno) => Err(errno),
     }
 }
+
+/// A regular file by one name in a directory that we hold, for a change that was judged by that directory and name.
+/// What was opened still has to be looked at.
+pub(crate) fn open_at(parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
+    openat(parent, name, access | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+}

@@ -2,14 +2,15 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use ringfence_kernel::{Context, Limits, Pace, Signal};
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, fsync, ftruncate, openat, unlinkat};
+use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+use rustix::fs::{AtFlags, OFlags, RenameFlags, fstat, fsync, ftruncate, renameat_with, unlinkat};
+use rustix::io::Errno;
 
 use crate::locks::{Held, Intent};
-use crate::mount::{Mount, look};
-use crate::name::show;
+use crate::mount::{Mount, look, open_at};
+use crate::name::{RESERVED, show};
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
 use crate::stamp::{Kind, Stamp};
@@ -30,28 +31,35 @@ pub(crate) fn recover_all(mount: &Mount) {
 }
 
 fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
-    let (Intent::Remove { parent, name, inode } | Intent::Append { parent, name, inode, .. }) = intent;
+    let (Intent::Remove { parent, name, .. } | Intent::Append { parent, name, .. }) = intent;
     let path = GuestPath::parse(&show(if parent.is_empty() { b"." } else { parent })).ok()?;
     let parent = mount.lookup(&path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd;
     let found = look(parent.as_fd(), name).ok()??;
-    if *inode != 0 && found.id.inode != *inode {
-        return None;
-    }
     match intent {
+        Intent::Remove { inodes, .. } if !inodes.is_empty() && !inodes.contains(&found.id.inode) => {
+            keep_as_conflict(parent.as_fd(), name).ok().map(drop)
+        }
         Intent::Remove { .. } if found.kind == Kind::Directory => {
-            let (signal, limits) = (Signal::new(), Limits::of(ringfence_kernel::Dialect::Standard));
+            let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
             purge(mount, parent.as_fd(), name, &Context::new(&limits, Pace::Patient, &signal)).ok()
         }
         Intent::Remove { .. } => unlinkat(&parent, name.as_slice(), AtFlags::empty()).ok(),
-        Intent::Append { before, after, .. } => {
-            let file =
-                openat(&parent, name.as_slice(), OFlags::WRONLY | OFlags::NOFOLLOW | CAREFUL, Mode::empty()).ok()?;
+        Intent::Append { inode, before, after, .. } => {
+            let file = open_at(parent.as_fd(), name, OFlags::WRONLY).ok()?;
             let now = Stamp::of(&fstat(&file).ok()?);
-            if now.id == found.id && (before + 1..*after).contains(&now.size) {
+            if now.id.inode == *inode && (before + 1..*after).contains(&now.size) {
                 ftruncate(&file, *before).ok()?;
                 fsync(&file).ok()?;
             }
             Some(())
         }
     }
+}
+
+/// Gives something that is not ours to remove, but has a temporary name of ours, a name that everybody sees.
+pub(crate) fn keep_as_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
+    let Some(rest) = name.strip_prefix(RESERVED.as_bytes()) else { return Ok(show(name)) };
+    let kept = format!("conflict-{}", String::from_utf8_lossy(rest));
+    renameat_with(parent, name, parent, kept.as_bytes(), RenameFlags::NOREPLACE)?;
+    Ok(kept)
 }

@@ -19,9 +19,9 @@ use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, wrong_type};
 use crate::locks::{Held, Intent};
-use crate::mount::{Durability, look};
+use crate::mount::{Durability, look, open_at};
 use crate::name::RESERVED;
-use crate::recover::recover;
+use crate::recover::{keep_as_conflict, recover};
 use crate::resolve::{CAREFUL, PLACE};
 use crate::slot::{Slot, check_directory_writable};
 use crate::stamp::{FileId, Kind, Stamp};
@@ -84,14 +84,20 @@ pub(crate) fn replace(
     check_writable(slot, parent, old.as_ref())?;
     let body = make(old.as_ref())?;
     let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
-    held.intend(&Intent::Remove { parent: slot.parent_path(), name: name.clone(), inode: 0 })?;
+    let intent = |inodes| Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes };
+    held.intend(&intent(Vec::new()))?;
     let fail = |errno| fault(errno, &slot.shown);
-    let fresh = Fresh::create(parent, name, body.mode(old.as_ref())).map_err(fail)?;
+    let fresh = Fresh::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
     let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
     if let Some(old) = &old {
         fresh.take_after(old, &slot.shown)?;
     }
     fsync(&fresh.fd).map_err(fail)?;
+    if let Some(old) = &old {
+        // From now on the temporary name may have our file or the old one; anything else there is somebody's.
+        let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?).id;
+        held.intend(&intent(vec![ours.inode, old.stamp.id.inode]))?;
+    }
     ticket.commit()?;
     match &old {
         None => fresh.publish_new(slot)?,
@@ -131,10 +137,9 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
 }
 
 fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
-    let open = |flags| openat(parent, slot.name.as_slice(), flags | OFlags::NOFOLLOW, Mode::empty());
-    let opened = match open(OFlags::RDONLY | CAREFUL) {
+    let opened = match open_at(parent, &slot.name, OFlags::RDONLY) {
         // It may be written and not read; then it can still be replaced.
-        Err(Errno::ACCESS) => open(PLACE),
+        Err(Errno::ACCESS) => openat(parent, slot.name.as_slice(), PLACE | OFlags::NOFOLLOW, Mode::empty()),
         other => other,
     };
     let fd = match opened {
@@ -288,8 +293,7 @@ impl<'a> Fresh<'a> {
             return Err(changed_meanwhile(slot, None));
         }
         // Somebody replaced the file between our two steps. Theirs is not ours to remove: it stays under a name of its own.
-        let copy = format!("conflict-{}", String::from_utf8_lossy(&self.name[RESERVED.len()..]));
-        self.rename(copy.as_bytes(), RenameFlags::NOREPLACE).map_err(|errno| fault(errno, &slot.shown))?;
+        let copy = keep_as_conflict(self.parent, &self.name).map_err(|errno| fault(errno, &slot.shown))?;
         self.published();
         Err(changed_meanwhile(slot, Some(&copy)))
     }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{Mode, OFlags, fchmod, fdatasync, fstat, ftruncate, openat};
+use rustix::fs::{Mode, OFlags, fchmod, fdatasync, fstat, ftruncate};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -18,8 +18,8 @@ use crate::Fence;
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::fault;
 use crate::locks::{Held, Intent};
+use crate::mount::open_at;
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
-use crate::resolve::CAREFUL;
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
 
@@ -166,8 +166,7 @@ fn append_in_place(
     if old.stamp.closed_to_writers() {
         return Err(fail(Errno::ACCESS));
     }
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
-    let file = openat(parent, slot.name.as_slice(), flags, Mode::empty()).map_err(fail)?;
+    let file = open_at(parent, &slot.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
     let now = Stamp::of(&fstat(&file).map_err(fail)?);
     if now.id != old.stamp.id || now.links != 1 {
         return Err(replaced(slot));
@@ -195,8 +194,7 @@ fn append_in_place(
     if slot.look_in(parent)?.is_none_or(|now| now.id != old.stamp.id) {
         return Err(replaced(slot));
     }
-    let digest = match openat(parent, slot.name.as_slice(), OFlags::RDONLY | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
-    {
+    let digest = match open_at(parent, &slot.name, OFlags::RDONLY) {
         Ok(reader) if after <= ticket.context().limits.hash_bytes => {
             Some(hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context())?)
         }

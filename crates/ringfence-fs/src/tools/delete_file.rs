@@ -117,7 +117,7 @@ impl Tool for DeleteFile {
         }
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
         let away = temporary_name().map_err(fail)?;
-        held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inode: seen.id.inode })?;
+        held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
         ticket.commit()?;
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
         if slot.mount.durability == Durability::Full {

@@ -126,7 +126,7 @@ impl Tool for MoveFile {
             held.intend(&Intent::Remove {
                 parent: from.parent_path(),
                 name: from.name.clone(),
-                inode: target.id.inode,
+                inodes: vec![target.id.inode],
             })?;
             ticket.commit()?;
             exchange(&work, target)?;
