@@ -2,6 +2,9 @@
 //!
 //! They install nothing that cargo does not.
 
+#[cfg(test)]
+mod tidy;
+
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…]

@@ -3,6 +3,14 @@
 //! Every comparison is one interleaved run: the ways take turns, so that a noisy machine is noisy for all of them.
 //! `cargo bench -p ringfence-fs -- read` runs one part: read, write, list or large. Printed are the best and the median time of a way, and their ratios to the first.
 
+#![expect(
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::type_complexity,
+    reason = "a bench says what it finds, or stops"
+)]
+#![allow(clippy::disallowed_methods, reason = "a bench compares with the plain way")]
+
 use std::fs;
 use std::hint::black_box;
 use std::io::Write as _;

@@ -158,6 +158,7 @@ fn spot(mount: &Arc<Mount>, path: GuestPath) -> Spot {
     Spot { mount: Arc::clone(mount), path, shown }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
 fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -> Result<Mount, FenceError> {
     let what =
         if named { format!("directory of the mount `{}`", spec.alias) } else { "workspace directory".to_owned() };
@@ -215,6 +216,7 @@ fn overlap(a: &Mount, b: &Mount) -> bool {
     a.id == b.id || within(a, b) || within(b, a)
 }
 
+#[expect(clippy::disallowed_methods, reason = "our own directory, named by the person in charge")]
 fn open_state(path: &Path) -> Result<OwnedFd, FenceError> {
     let fail = |error: std::io::Error| FenceError::Open { what: "state directory".to_owned(), source: error };
     std::fs::create_dir_all(path).map_err(fail)?;

@@ -29,6 +29,10 @@ pub enum WorkspaceError {
 }
 
 /// Resolves what a person wrote, makes the directory if it is missing, and gives its absolute path.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where a person's path becomes a directory, before there is a mount"
+)]
 pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
     let written = written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace");
     let path = around.current.join(expand_home(written, around)?);

@@ -355,7 +355,9 @@ impl Trip {
 
     /// Whether a person already said yes to these targets, or to wider ones.
     fn covers(&self, touches: &[Touch]) -> bool {
-        touches.iter().all(|touch| self.covered.iter().any(|covered| is_within(touch, covered)))
+        let covers = |touch| self.covered.iter().any(|covered| is_within(touch, covered));
+        // A plan that touches nothing that we know of is never covered by an answer about something else.
+        !touches.is_empty() && touches.iter().all(covers)
     }
 
     /// Ends a call that never began to run, unless the road gave up on it first.

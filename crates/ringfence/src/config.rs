@@ -87,6 +87,7 @@ pub enum ConfigError {
 }
 
 impl Environment {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     /// Reads the environment, once.
     pub fn read() -> Result<Self, ConfigError> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -1,0 +1,92 @@
+//! Tidiness, as tests: what the lints cannot say about this repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LONGEST_FILE: usize = 700;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every Rust file below a directory, with its text.
+fn sources(below: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut left = vec![repository().join(below)];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(repository()).unwrap().display().to_string();
+                found.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no source below {below}");
+    found
+}
+
+/// Which files below a directory have one of these words in their code.
+fn files_with(below: &str, words: &[&str]) -> Vec<String> {
+    let has = |text: &str| {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        code.lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .any(|line| words.iter().any(|word| line.contains(word)))
+    };
+    let mut files: Vec<String> =
+        sources(below).into_iter().filter(|(_, text)| has(text)).map(|(name, _)| name).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_file_opens_by_saying_what_it_is() {
+    for (name, text) in sources("crates").into_iter().chain(sources("xtask")) {
+        assert!(text.starts_with("//! "), "{name} has no header");
+    }
+}
+
+#[test]
+fn files_are_one_thing_each() {
+    for (name, text) in sources("crates") {
+        assert!(text.lines().count() <= LONGEST_FILE, "{name} is longer than {LONGEST_FILE} lines");
+    }
+}
+
+#[test]
+fn regular_files_are_opened_in_one_file() {
+    let openers = files_with("crates/ringfence-fs/src", &["openat(", "openat2(", "open_with("]);
+    let allowed = [
+        ("fence.rs", "the roots of mounts, and our own state directory"),
+        ("locks.rs", "lock files, in our own state directory"),
+        ("mount.rs", "contents"),
+        ("replace.rs", "a temporary file that is to be written, and what can be named but not read"),
+        ("resolve.rs", "the resolvers themselves"),
+        ("slot.rs", "directories that are held"),
+        ("walk.rs", "directories that are held"),
+    ];
+    for opener in openers {
+        assert!(allowed.iter().any(|(file, _)| opener.ends_with(&format!("src/{file}"))), "{opener} opens files");
+    }
+}
+
+#[test]
+fn tickets_are_made_on_the_road_and_nowhere_else() {
+    assert_eq!(files_with("crates", &["Ticket::new("]), ["crates/ringfence-kernel/src/host.rs"]);
+}
+
+#[test]
+fn only_the_fronts_print() {
+    let printers = files_with("crates/ringfence/src", &["std::io::stdout()", "std::io::stderr()"]);
+    assert_eq!(printers, ["crates/ringfence/src/cli.rs", "crates/ringfence/src/wire.rs"]);
+}
+
+#[test]
+fn the_continuous_check_runs_the_readmes_test_command() {
+    let read = |name: &str| fs::read_to_string(repository().join(name)).unwrap();
+    assert!(read(".ci/run").contains("exec cargo xtask test\n"));
+    assert!(read("README.md").contains("$ cargo xtask test\n"));
+}
