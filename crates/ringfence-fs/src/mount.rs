@@ -181,6 +181,17 @@ pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stamp>,
     }
 }
 
+/// Contents by one name in a directory that a walk holds: only a regular file that may be read.
+pub(crate) fn open_entry(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stamp), Errno> {
+    let fd = open_at(directory, name, OFlags::RDONLY)?;
+    let stamp = Stamp::of(&fstat(&fd)?);
+    match stamp.kind {
+        Kind::File if stamp.closed_to_readers() => Err(Errno::ACCESS),
+        Kind::File => Ok((fd, stamp)),
+        _ => Err(Errno::NXIO),
+    }
+}
+
 /// A regular file by one name in a directory that we hold, for a change that was judged by that directory and name.
 /// What was opened still has to be looked at.
 pub(crate) fn open_at(parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {

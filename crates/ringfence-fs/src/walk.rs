@@ -8,6 +8,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
 use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
@@ -36,6 +37,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EntryKind {
     Directory,
+    File,
     Other,
 }
 
@@ -71,7 +73,7 @@ pub(crate) struct Walk<'a> {
 #[derive(Debug)]
 struct Level {
     id: FileId,
-    fd: Option<OwnedFd>,
+    fd: Option<Arc<OwnedFd>>,
     /// Still to come, the next one last.
     entries: Vec<Entry>,
     /// How long `path` is without this level.
@@ -120,8 +122,19 @@ impl<'a> Walk<'a> {
 
     /// The directory that the last entry is in.
     pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>, ToolError> {
-        let fd = self.levels.last().and_then(|level| level.fd.as_ref());
+        let fd = self.levels.last().and_then(|level| level.fd.as_deref());
         fd.map(AsFd::as_fd).ok_or_else(|| fault(Errno::BADF, self.shown))
+    }
+
+    /// The same, to be kept while the walk goes on.
+    pub(crate) fn held_directory(&self) -> Result<Arc<OwnedFd>, ToolError> {
+        let fd = self.levels.last().and_then(|level| level.fd.clone());
+        fd.ok_or_else(|| fault(Errno::BADF, self.shown))
+    }
+
+    /// How many directories deep the current one is below the start.
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len().saturating_sub(1)
     }
 
     /// Where an entry is, from the start of the walk.
@@ -139,6 +152,14 @@ impl<'a> Walk<'a> {
         match entry.kind {
             Some(kind) => Ok(kind == EntryKind::Directory),
             None => Ok(self.look(entry)?.is_some_and(|stamp| stamp.kind == Kind::Directory)),
+        }
+    }
+
+    /// Whether an entry is a regular file.
+    pub(crate) fn is_file(&self, entry: &Entry) -> Result<bool, ToolError> {
+        match entry.kind {
+            Some(kind) => Ok(kind == EntryKind::File),
+            None => Ok(self.look(entry)?.is_some_and(|stamp| stamp.kind == Kind::File)),
         }
     }
 
@@ -169,7 +190,7 @@ impl<'a> Walk<'a> {
         if !name.is_empty() {
             self.path = self.path_of(&name);
         }
-        self.levels.push(Level { id, fd: Some(fd), entries, path_before, name });
+        self.levels.push(Level { id, fd: Some(Arc::new(fd)), entries, path_before, name });
         if let Some(upper) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
             self.levels[upper].fd = None;
         }
@@ -188,12 +209,12 @@ impl<'a> Walk<'a> {
         let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
         let Some(child) = &below.fd else { return Err(fault(Errno::BADF, shown)) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
-        let parent = openat(child, c"..", flags, Mode::empty()).map_err(|errno| fault(errno, shown))?;
+        let parent = openat(child.as_fd(), c"..", flags, Mode::empty()).map_err(|errno| fault(errno, shown))?;
         if Stamp::of(&fstat(&parent).map_err(|errno| fault(errno, shown))?).id != level.id {
             let message = format!("`{shown}` was moved while it was being walked");
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
-        level.fd = Some(parent);
+        level.fd = Some(Arc::new(parent));
         Ok(())
     }
 }
@@ -226,6 +247,7 @@ pub(crate) fn read_directory(
         }
         let kind = Kind::of(entry.file_type()).map(|kind| match kind {
             Kind::Directory => EntryKind::Directory,
+            Kind::File => EntryKind::File,
             _ => EntryKind::Other,
         });
         entries.push(Entry { name: name.to_vec(), kind });

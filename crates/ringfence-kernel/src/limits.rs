@@ -34,6 +34,10 @@ pub struct Limits {
     pub list_entries: u64,
     /// Paths that one search by name returns.
     pub find_results: u64,
+    /// Matching lines that one search returns at most.
+    pub search_matches: u64,
+    /// Bytes of text that one search returns.
+    pub search_bytes: u64,
     /// Names that the reply to a delete lists.
     pub delete_names: u64,
     /// Entries that one walk over a tree visits.
@@ -57,6 +61,8 @@ impl Limits {
             copy_bytes: GIB,
             list_entries: 1000,
             find_results: 1000,
+            search_matches: 200,
+            search_bytes: MIB,
             delete_names: 1000,
             walk_entries: 1_000_000,
             call_time: Duration::from_secs(30),
@@ -90,6 +96,8 @@ impl Limits {
             copy_bytes: self.copy_bytes.min(other.copy_bytes),
             list_entries: self.list_entries.min(other.list_entries),
             find_results: self.find_results.min(other.find_results),
+            search_matches: self.search_matches.min(other.search_matches),
+            search_bytes: self.search_bytes.min(other.search_bytes),
             delete_names: self.delete_names.min(other.delete_names),
             walk_entries: self.walk_entries.min(other.walk_entries),
             call_time: self.call_time.min(other.call_time),

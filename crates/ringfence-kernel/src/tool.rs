@@ -157,7 +157,8 @@ impl<'a> Context<'a> {
         self.stalled.get()
     }
 
-    pub(crate) fn signal(&self) -> &Signal {
+    /// Whether the call is still wanted, for threads that help with it.
+    pub fn signal(&self) -> &Signal {
         self.signal
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::GlobMatcher;
 use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,6 @@ use crate::Fence;
 use crate::mount::Spot;
 use crate::name::show;
 use crate::walk::{Step, Walk};
-
-const LONGEST_PATTERN: usize = 1024;
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
     registry.register(FindFiles { fence: fence.clone() }, [Face::standard::<StandardArgs, Outcome>("find_files")])
@@ -49,23 +47,11 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         let StandardArgs { path, glob, max_results: most } = args;
-        if glob.is_empty() {
-            return Err(ToolError::invalid("glob", "must not be empty"));
-        }
-        if glob.len() > LONGEST_PATTERN {
-            return Err(ToolError::invalid("glob", "must not have more than 1024 bytes"));
-        }
-        if glob.starts_with('/') || glob.split('/').any(|part| part == "..") {
-            return Err(ToolError::invalid("glob", "must be relative to path and without `..`"));
-        }
+        let glob = super::glob(&glob)?;
         if most == Some(0) {
             return Err(ToolError::invalid("maxResults", "must be at least 1"));
         }
-        let pattern = if glob.contains('/') { glob } else { format!("**/{glob}") };
-        let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
-        let matcher =
-            built.map_err(|error| ToolError::invalid("glob", &format!("is not a pattern: {}", error.kind())))?;
-        Ok(Self { path, pattern, matcher: matcher.compile_matcher(), most })
+        Ok(Self { path, pattern: glob.to_string(), matcher: glob.compile_matcher(), most })
     }
 }
 

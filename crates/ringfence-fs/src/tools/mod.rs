@@ -11,10 +11,12 @@ mod list_directory;
 mod manifest;
 mod move_file;
 mod read_file;
+mod search_files;
 mod write_file;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use globset::{Glob, GlobBuilder};
 use ringfence_kernel::{ErrorKind, NameTaken, Registry, Ticket, ToolError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,8 @@ pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken>
     copy_file::register(registry, fence)?;
     create_directory::register(registry, fence)?;
     get_file_info::register(registry, fence)?;
-    find_files::register(registry, fence)
+    find_files::register(registry, fence)?;
+    search_files::register(registry, fence)
 }
 
 /// How contents travel in a JSON string.
@@ -100,4 +103,22 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
     }
     let message = format!("{what} has {size} bytes and exceeds {setting} ({limit})");
     Err(ToolError::new(ErrorKind::WriteLimit, message).detail("limit", limit))
+}
+
+/// A pattern for paths below a directory. Without a slash it is for names, at any depth.
+fn glob(pattern: &str) -> Result<Glob, ToolError> {
+    const LONGEST: usize = 1024;
+    let refuse = |problem: &str| Err(ToolError::invalid("glob", problem));
+    if pattern.is_empty() {
+        return refuse("must not be empty");
+    }
+    if pattern.len() > LONGEST {
+        return refuse("must not have more than 1024 bytes");
+    }
+    if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
+        return refuse("must be relative to path and without `..`");
+    }
+    let pattern = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
+    let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
+    built.or_else(|error| refuse(&format!("is not a pattern: {}", error.kind())))
 }

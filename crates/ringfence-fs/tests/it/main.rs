@@ -10,4 +10,5 @@
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
 mod basics;
+mod search;
 mod world;

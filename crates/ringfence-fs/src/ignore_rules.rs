@@ -1,0 +1,92 @@
+//! Which entries of a tree its own ignore files leave out.
+//!
+//! These rules are a convenience and no boundary: what they leave out can still be read by name. The files are read
+//! through descriptors that the walk holds, and only so much of them.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use ringfence_kernel::Context;
+
+use crate::content::read_up_to;
+use crate::mount::open_entry;
+
+/// A longer ignore file is not read to its end.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The rules of a directory and of those above it.
+#[derive(Debug, Default)]
+pub(crate) struct IgnoreRules {
+    /// The nearest last, each with the length of the path to its directory.
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    depth: usize,
+    /// Bytes of a path, from the start of the walk, that lead to the directory; `None` for one above the start.
+    prefix: Option<usize>,
+    /// What leads from the directory to the start of the walk, for one above it.
+    below: Vec<u8>,
+    rules: Gitignore,
+}
+
+impl IgnoreRules {
+    /// Reads the rules of a directory above the start of the walk; `below` leads from there to the start.
+    pub(crate) fn enter_above(&mut self, directory: BorrowedFd<'_>, below: &[u8], cx: &Context<'_>) {
+        for rules in read_rules(directory, cx) {
+            self.layers.push(Layer { depth: 0, prefix: None, below: below.to_vec(), rules });
+        }
+    }
+
+    /// Reads the rules of a directory of the walk, at `depth` and by the path `path` from its start.
+    pub(crate) fn enter(&mut self, directory: BorrowedFd<'_>, depth: usize, path: &[u8], cx: &Context<'_>) {
+        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        for rules in read_rules(directory, cx) {
+            self.layers.push(Layer { depth, prefix: Some(prefix), below: Vec::new(), rules });
+        }
+    }
+
+    /// Forgets the rules of directories that the walk has left.
+    pub(crate) fn leave(&mut self, depth: usize) {
+        self.layers.retain(|layer| layer.prefix.is_none() || layer.depth <= depth);
+    }
+
+    /// Whether the entry at `path`, from the start of the walk, is left out.
+    pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
+        for layer in self.layers.iter().rev() {
+            let joined;
+            let seen = match layer.prefix {
+                Some(prefix) => path.get(prefix..).unwrap_or_default(),
+                None => {
+                    joined = [&layer.below[..], b"/", path].concat();
+                    &joined
+                }
+            };
+            match layer.rules.matched(Path::new(OsStr::from_bytes(seen)), is_directory) {
+                Match::None => {}
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+fn read_rules(directory: BorrowedFd<'_>, cx: &Context<'_>) -> impl Iterator<Item = Gitignore> {
+    // The second can overrule the first, so it comes later.
+    [&b".gitignore"[..], b".ignore"].into_iter().filter_map(move |name| {
+        let (file, _) = open_entry(directory, name).ok()?;
+        let text = read_up_to(&file, MOST_BYTES, cx).ok()?;
+        let mut builder = GitignoreBuilder::new("");
+        for line in String::from_utf8_lossy(&text).lines() {
+            // A line that is no pattern leaves nothing out.
+            let _ = builder.add_line(None, line);
+        }
+        builder.build().ok()
+    })
+}

@@ -1,0 +1,283 @@
+//! `search_files`: lines that match, with those around them.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::fs::OFlags;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::glob;
+use crate::Fence;
+use crate::ignore_rules::IgnoreRules;
+use crate::mount::Spot;
+use crate::name::read_back;
+use crate::path::GuestPath;
+use crate::resolve::CAREFUL;
+use crate::search::{Found, Hidden, Hit, Query, Scope, Start, search_file, search_tree};
+
+const LONGEST_PATTERN: usize = 4096;
+const MOST_CONTEXT: u64 = 20;
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    registry.register(SearchFiles { fence: fence.clone() }, [Face::standard::<StandardArgs, Outcome>("search_files")])
+}
+
+struct SearchFiles {
+    fence: Fence,
+}
+
+/// Search the contents of a file, or of all files below a directory of the workspace. Matches come in the order of
+/// paths and lines. Hidden files, and what `.gitignore` leaves out, are skipped unless `includeIgnored` is true; binary
+/// files are always skipped.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// A file or a directory; `.` is the workspace itself.
+    path: String,
+    /// What to look for: plain text, or a regular expression if `regex` is true.
+    pattern: String,
+    /// Take `pattern` as a regular expression.
+    #[serde(default)]
+    regex: bool,
+    /// Upper and lower case are the same.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Search only files whose path matches, such as `*.rs` or `src/**/*.py`.
+    glob: Option<String>,
+    /// Lines to show before each match; 1 if left out.
+    #[schemars(range(max = 20))]
+    before: Option<u64>,
+    /// Lines to show after each match; 1 if left out.
+    #[schemars(range(max = 20))]
+    after: Option<u64>,
+    /// Stop after so many matching lines; 50 if left out.
+    #[schemars(range(min = 1))]
+    max_matches: Option<u64>,
+    /// Search hidden and ignored files too.
+    #[serde(default)]
+    include_ignored: bool,
+}
+
+struct Args {
+    path: String,
+    pattern: String,
+    matcher: RegexMatcher,
+    before: u64,
+    after: u64,
+    most: u64,
+    scope: Scope,
+}
+
+impl TryFrom<StandardArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        let scope = Scope {
+            hidden: if args.include_ignored { Hidden::Searched } else { Hidden::LeftOut },
+            ignore_files: !args.include_ignored,
+            never: &[".git"],
+            only: args
+                .glob
+                .as_deref()
+                .map(|pattern| Ok::<_, ToolError>(glob(pattern)?.compile_matcher()))
+                .transpose()?,
+        };
+        let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
+        let StandardArgs { path, pattern, before, after, max_matches, .. } = args;
+        let lines = |field, lines: Option<u64>| match lines.unwrap_or(1) {
+            lines @ ..=MOST_CONTEXT => Ok(lines),
+            _ => Err(ToolError::invalid(field, "must not be more than 20")),
+        };
+        let most = max_matches.unwrap_or(50);
+        if most == 0 {
+            return Err(ToolError::invalid("maxMatches", "must be at least 1"));
+        }
+        Ok(Self {
+            path,
+            pattern,
+            matcher,
+            before: lines("before", before)?,
+            after: lines("after", after)?,
+            most,
+            scope,
+        })
+    }
+}
+
+struct Work {
+    spot: Spot,
+    target: Target,
+    args: Args,
+}
+
+enum Target {
+    File(OwnedFd),
+    Tree {
+        start: OwnedFd,
+        /// Where it really is, below the root of the mount.
+        real: String,
+    },
+}
+
+/// What a search returns.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Outcome {
+    matches: Vec<ValueMatch>,
+    /// True when there are more matches than were returned.
+    truncated: bool,
+    stats: Stats,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ValueMatch {
+    path: String,
+    line: u64,
+    /// Where in the line the match begins, in characters, counted from 1.
+    column: u64,
+    /// The line; a very long one only around the match.
+    text: String,
+    before: Vec<String>,
+    after: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Stats {
+    files_scanned: u64,
+    matches_found: u64,
+    /// Files that are not text.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    skipped_binary: u64,
+    /// Files and directories that may not be read.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    skipped_unreadable: u64,
+    /// Files that may hold secrets: they are searched only when named by themselves.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    skipped_secret: u64,
+}
+
+impl Tool for SearchFiles {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        let spot = self.fence.locate(&args.path, cx)?;
+        let (target, place) = match spot.open_directory(cx) {
+            Ok(opened) => {
+                let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
+                (Target::Tree { start: opened.fd, real }, spot.place(opened.resolved))
+            }
+            Err(error) if error.kind == ErrorKind::WrongType => {
+                let opened = spot.open_content(cx)?;
+                (Target::File(opened.fd), spot.place(opened.resolved))
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, target, args } })
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let text = format!("search `{}` in `{}`", work.args.pattern, work.spot.shown);
+        Preview { text, fingerprint: String::new() }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let Work { spot, target, args } = work;
+        let cx = ticket.context();
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let query = Query {
+            matcher: args.matcher,
+            before: count(args.before),
+            after: count(args.after),
+            most: count(args.most.min(cx.limits.search_matches)),
+            scope: args.scope,
+        };
+        let found = match target {
+            Target::File(file) => search_file(&query, file, cx)?,
+            Target::Tree { start, real } => {
+                let rules = rules_above(&spot, &real, cx);
+                search_tree(&query, &spot.mount, start, rules, Start { shown: &spot.shown, real: &real }, cx)?
+            }
+        };
+        Ok(Outcome::new(found, &spot, cx.limits.search_bytes))
+    }
+}
+
+impl Outcome {
+    /// As many matches as fit.
+    fn new(found: Found, spot: &Spot, most_bytes: u64) -> Self {
+        let Found { hits, mut truncated, scanned, skipped } = found;
+        let matches_found = hits.len() as u64;
+        let mut left = most_bytes;
+        let mut matches = Vec::with_capacity(hits.len());
+        for Hit { path, line, column, text, before, after } in hits {
+            let size =
+                [&before[..], &after[..]].concat().iter().map(String::len).sum::<usize>() + text.len() + path.len();
+            let Some(rest) = left.checked_sub(size as u64) else {
+                truncated = true;
+                break;
+            };
+            left = rest;
+            let path = match (path.is_empty(), spot.shown.as_str()) {
+                (true, shown) => shown.to_owned(),
+                (false, ".") => path,
+                (false, shown) => format!("{shown}/{path}"),
+            };
+            matches.push(ValueMatch { path, line, column, text, before, after });
+        }
+        let stats = Stats {
+            files_scanned: scanned,
+            matches_found,
+            skipped_binary: skipped.binary,
+            skipped_unreadable: skipped.unreadable,
+            skipped_secret: skipped.secret,
+        };
+        Self { matches, truncated, stats }
+    }
+}
+
+/// The ignore rules of the directories above the one that is searched.
+fn rules_above(spot: &Spot, real: &str, cx: &Context<'_>) -> IgnoreRules {
+    let mut rules = IgnoreRules::default();
+    let bytes = read_back(real);
+    if bytes == b"." {
+        return rules;
+    }
+    let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    for end in std::iter::once(0).chain(ends) {
+        let (above, below) = (&bytes[..end], bytes[end..].strip_prefix(b"/").unwrap_or(&bytes[end..]));
+        let above = if above.is_empty() { "." } else { &crate::name::show(above) };
+        let Ok(path) = GuestPath::parse(above) else { continue };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+        if let Ok(directory) = spot.mount.lookup(&path, flags, Pace::Patient) {
+            rules.enter_above(directory.fd.as_fd(), below, cx);
+        }
+    }
+    rules
+}
+
+/// A matcher that takes time in proportion to the text, whatever the pattern.
+fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher, ToolError> {
+    if pattern.is_empty() {
+        return Err(ToolError::invalid("pattern", "must not be empty"));
+    }
+    if pattern.len() > LONGEST_PATTERN {
+        return Err(ToolError::invalid("pattern", "must not have more than 4096 bytes"));
+    }
+    if pattern.contains('\n') {
+        return Err(ToolError::invalid("pattern", "must not contain a newline: lines are matched one by one"));
+    }
+    let mut builder = RegexMatcherBuilder::new();
+    builder.case_insensitive(ignore_case).multi_line(true).crlf(true).fixed_strings(!regex).size_limit(10 << 20);
+    builder.build(pattern).map_err(|error| {
+        let said = error.to_string();
+        let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        let error = ToolError::invalid("pattern", &format!("is not a regular expression: {reason}"));
+        error.hint("leave regex out to search for the text as it is")
+    })
+}
