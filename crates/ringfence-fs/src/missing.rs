@@ -3,6 +3,7 @@
 //! Only names are looked at, only in directories of the workspace, and only so many.
 
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 
 use ringfence_kernel::{ErrorKind, Pace, ToolError, nearest};
 use rustix::fs::{OFlags, RawDir};
@@ -12,6 +13,7 @@ use crate::fault::fault;
 use crate::mount::{Spot, look};
 use crate::name::{is_reserved, show};
 use crate::resolve::CAREFUL;
+use crate::slot::listing;
 use crate::stamp::Kind;
 
 /// In a larger directory a guess is not worth the time.
@@ -38,14 +40,16 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
     let Ok(directory) = spot.mount.lookup(&parent, directory, Pace::Patient) else {
         return error.hint(&format!("the directory `{}` does not exist either", parent.shown()));
     };
-    if let Ok(Some(stamp)) = look(std::os::fd::AsFd::as_fd(&directory.fd), name)
+    if let Ok(Some(stamp)) = look(directory.fd.as_fd(), name)
         && stamp.kind == Kind::Link
     {
         return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
     }
+    // `cap-std` gives a descriptor that cannot be listed.
+    let Ok(directory) = listing(directory.fd.as_fd(), &spot.shown) else { return error };
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
-    let mut entries = RawDir::new(&directory.fd, &mut buffer);
+    let mut entries = RawDir::new(&directory, &mut buffer);
     while let Some(Ok(entry)) = entries.next() {
         let name = entry.file_name().to_bytes();
         if !is_reserved(name) && !matches!(name, b"." | b"..") {
@@ -55,7 +59,8 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
             break;
         }
     }
-    match nearest(&show(name), names.iter().map(String::as_str)) {
+    // White space around a name is what models add most, and escaped it would look like letters.
+    match nearest(&String::from_utf8_lossy(name), names.iter().map(String::as_str)) {
         Some(guess) if parent.is_root() => error.hint(&format!("did you mean `{guess}`?")),
         Some(guess) => error.hint(&format!("did you mean `{}/{guess}`?", parent.shown())),
         None => error,
