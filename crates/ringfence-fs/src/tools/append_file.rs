@@ -181,16 +181,16 @@ fn append_in_place(
         after,
     })?;
     ticket.commit()?;
-    if let Err(errno) = write_all(file.as_fd(), content) {
+    // What is not known to be on disk was not added: the caller is told so, and may try again.
+    if let Err(errno) = write_all(file.as_fd(), content).and_then(|()| fdatasync(&file)) {
         ftruncate(&file, before).map_err(fail)?;
         held.settle();
         return Err(fail(errno));
     }
+    held.settle();
     if now.mode & 0o7000 != 0 {
         fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)).map_err(fail)?;
     }
-    fdatasync(&file).map_err(fail)?;
-    held.settle();
     if slot.look_in(parent)?.is_none_or(|now| now.id != old.stamp.id) {
         return Err(replaced(slot));
     }
