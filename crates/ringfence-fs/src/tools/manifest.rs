@@ -82,6 +82,14 @@ pub(super) fn touches_below(place: &Place, paths: &[String], verb: Verb) -> Vec<
 }
 
 /// Whether an entry below `place` has a name that the policy wants to know about.
+///
+/// Only its last names are looked at: the directories above it were entries themselves, and in a deep tree the
+/// whole path of every entry would be a great deal to look at.
 pub(super) fn sensitive_below(place: &Place, path: &str) -> bool {
-    place.names().any(|directory| sensitivity(&format!("{directory}/{path}")).is_some())
+    place.names().any(|directory| sensitivity(last_names(&format!("{directory}/{path}"))).is_some())
+}
+
+/// As many names as the longest rule about sensitive ones has, and one more.
+fn last_names(path: &str) -> &str {
+    path.rmatch_indices('/').nth(2).map_or(path, |(slash, _)| &path[slash + 1..])
 }
