@@ -49,8 +49,25 @@ pub(crate) enum Meant {
 }
 
 impl Slot {
-    /// Finds the place of a change. Reads only.
+    /// Finds the place of a change that may bring something new. Reads only.
     pub(crate) fn find(spot: &Spot, meant: Meant, parents: Parents) -> Result<Self, ToolError> {
+        let slot = Self::locate(spot, meant, parents)?;
+        if slot.look()?.is_none() {
+            for name in slot.missing.iter().chain(std::iter::once(&slot.name)) {
+                may_create(name, slot.mount.names)?;
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Finds something that has to be there, whatever its name.
+    pub(crate) fn find_existing(spot: &Spot, meant: Meant) -> Result<(Self, Stamp), ToolError> {
+        let slot = Self::locate(spot, meant, Parents::MustExist)?;
+        let seen = slot.look()?.ok_or_else(|| missing::explain(spot, Errno::NOENT))?;
+        Ok((slot, seen))
+    }
+
+    fn locate(spot: &Spot, meant: Meant, parents: Parents) -> Result<Self, ToolError> {
         spot.writable()?;
         let Some((parent, name)) = spot.path.split() else { return Err(no_name(spot)) };
         let Deepest { fd: base, real: real_parent, missing } = deepest(spot, parent, parents)?;
@@ -78,11 +95,6 @@ impl Slot {
         }
         if meant == Meant::File {
             slot.must_be_file(spot, found)?;
-        }
-        if found.is_none() {
-            for name in slot.missing.iter().chain(std::iter::once(&slot.name)) {
-                may_create(name, slot.mount.names)?;
-            }
         }
         Ok(slot)
     }

@@ -4,7 +4,6 @@ use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
 use rustix::fs::fsync;
-use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +15,7 @@ use crate::missing;
 use crate::mount::Durability;
 use crate::recover::recover;
 use crate::replace::temporary_name;
-use crate::slot::{Meant, Parents, Slot, check_directory_writable};
+use crate::slot::{Meant, Slot, check_directory_writable};
 use crate::stamp::{Kind, Stamp};
 use crate::trash::{purge, rename_away};
 
@@ -63,8 +62,7 @@ impl Tool for DeleteFile {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
-        let slot = Slot::find(&spot, Meant::Anything, Parents::MustExist)?;
-        let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
+        let (slot, seen) = Slot::find_existing(&spot, Meant::Anything)?;
         let place = slot.place();
         let manifest = match seen.kind {
             Kind::Directory => {
@@ -120,13 +118,12 @@ impl Tool for DeleteFile {
         held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
         ticket.commit()?;
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
-        if slot.mount.durability == Durability::Full {
-            sync(&slot)?;
-        }
+        let synced = if slot.mount.durability == Durability::Full { sync(&slot) } else { Ok(()) };
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
         if purge(&slot.mount, parent, &away, cx).is_ok() {
             held.settle();
         }
+        synced?;
         let below = manifest.iter().flat_map(|manifest| &manifest.names).map(|name| format!("{}/{name}", slot.shown));
         let deleted: Vec<String> = std::iter::once(slot.shown.clone()).chain(below).collect();
         let most = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);

@@ -15,9 +15,8 @@ use crate::Fence;
 use crate::content::{read_up_to, text_of};
 use crate::digest::{Digest, check_match};
 use crate::fault::fault;
-use crate::missing;
 use crate::replace::{Body, Old, replace};
-use crate::slot::{Meant, Parents, Slot};
+use crate::slot::{Meant, Slot};
 use crate::stamp::Stamp;
 
 /// More line numbers than this help nobody.
@@ -187,8 +186,7 @@ impl Tool for EditFile {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, edits, if_match } = args;
         let spot = self.fence.locate(&path, cx)?;
-        let slot = Slot::find(&spot, Meant::File, Parents::MustExist)?;
-        let seen = slot.look()?.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
+        let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
         Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match } })
     }

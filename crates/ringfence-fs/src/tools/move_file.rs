@@ -70,8 +70,7 @@ impl Tool for MoveFile {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
-        let from = Slot::find(&source, Meant::Anything, Parents::MustExist)?;
-        let seen = from.look()?.ok_or_else(|| missing::explain(&source, Errno::NOENT))?;
+        let (from, seen) = Slot::find_existing(&source, Meant::Anything)?;
         let to = Slot::find(&goal.slashed_if(seen.kind), Meant::Anything, Parents::MustExist)?;
         if from.mount.id != to.mount.id {
             let message = "from and to are on different mounts";
