@@ -5,10 +5,12 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test stops at the first surprise"
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and says so"
 )]
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
+mod attacks;
 mod basics;
 mod search;
 mod world;

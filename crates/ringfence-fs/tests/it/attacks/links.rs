@@ -1,0 +1,365 @@
+//! Links, soft and hard.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use ringfence_kernel::ErrorKind::{
+    self, AlreadyExists, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, WrongType,
+};
+use serde_json::json;
+
+use super::every::Use;
+use super::{Case, case, check};
+
+/// A workspace with `other.txt` and some directories.
+fn plain(name: impl Into<String>) -> Case {
+    case(name).file("other.txt", "other").file("d/e/f", "deep").file("d/f", "shallow")
+}
+
+/// What happens at a link as the last name. It is removed, moved and described itself, and never written through.
+fn at_link(to_read: ErrorKind, to_list: ErrorKind, to_write: ErrorKind) -> impl Fn(Use) -> Option<ErrorKind> {
+    move |usage| match usage {
+        Use::Read => Some(to_read),
+        Use::List => Some(to_list),
+        Use::Write | Use::Edit => Some(to_write),
+        Use::MoveTo { overwrite: true } => Some(WrongType),
+        Use::MoveTo { overwrite: false } | Use::MakeDirectory => Some(AlreadyExists),
+        Use::Describe | Use::Delete | Use::MoveAway => None,
+    }
+}
+
+/// Links that lead out of the workspace, from its root.
+const OUT: [(&str, &str); 14] = [
+    ("an absolute link to a file", "{HOST}/outside/secret"),
+    ("a relative link to a file", "../outside/secret"),
+    ("a link that goes down before it goes out", "d/../../outside/secret"),
+    ("an absolute link back inside", "{ROOT}/other.txt"),
+    ("an absolute link to the root", "{ROOT}"),
+    ("a relative link out and back", "../ws/other.txt"),
+    ("an absolute link to a directory", "{HOST}/outside"),
+    ("a relative link to a directory", "../outside"),
+    ("a link to the root of the host", "/"),
+    ("a link to the parent of the root", ".."),
+    ("a dangling link out", "../outside/nothing"),
+    ("an absolute dangling link out", "{HOST}/outside/nothing"),
+    ("a link to a link of the kernel's", "/proc/self/root/etc/passwd"),
+    ("a link to an open file", "/proc/self/fd/0"),
+];
+
+#[test]
+fn a_link_that_leads_out_is_not_followed() {
+    check(|| {
+        let mut cases = Vec::new();
+        for (name, target) in OUT {
+            let judge = at_link(OutsideWorkspace, OutsideWorkspace, OutsideWorkspace);
+            cases.push(plain(name).link("l", target).every("l", &judge));
+            cases.push(plain(format!("{name}, in miniclaw")).miniclaw().link("l", target).every("l", &judge));
+            for below in ["l/secret", "l/new", "l/a/b"] {
+                let name = format!("{name}, with {below}");
+                cases.push(plain(&name).link("l", target).every(below, |_| Some(OutsideWorkspace)));
+                let name = format!("{name}, in miniclaw");
+                cases.push(plain(name).miniclaw().link("l", target).every(below, |_| Some(OutsideWorkspace)));
+            }
+            cases.push(
+                plain(format!("{name}, through another link"))
+                    .link("l", target)
+                    .given(|world| symlink("../l", world.root.join("d/l")).unwrap())
+                    .every("d/l", &judge),
+            );
+            cases.push(
+                plain(format!("{name}, itself"))
+                    .link("l", target)
+                    .works("get_file_info", json!({"path": "l"}), |_, value| {
+                        assert_eq!((&value["type"], &value["sha256"]), (&json!("symlink"), &json!(null)));
+                    })
+                    .works("move_file", json!({"from": "l", "to": "d/m"}), |world, _| {
+                        assert!(world.root.join("d/m").is_symlink());
+                    })
+                    .works("delete_file", json!({"path": "d/m", "recursive": true}), |world, value| {
+                        assert!(!world.root.join("d/m").is_symlink());
+                        assert_eq!(value["count"], 1);
+                    }),
+            );
+        }
+        cases
+    });
+}
+
+#[test]
+fn a_link_with_an_absolute_target_says_why_it_is_refused() {
+    check(|| {
+        vec![plain("the error says that it is absolute").link("l", "{ROOT}/other.txt").fails_saying(
+            "read_file",
+            json!({"path": "l"}),
+            OutsideWorkspace,
+            &["absolute target"],
+        )]
+    });
+}
+
+#[test]
+fn a_link_inside_is_read_through_and_not_written_through() {
+    check(|| {
+        vec![
+            plain("to a file")
+                .link("l", "d/f")
+                .works("read_file", json!({"path": "l"}), |_, value| assert_eq!(value["content"], "shallow"))
+                .every("l", |usage| at_link(NotFound, WrongType, WrongType)(usage).filter(|_| usage != Use::Read))
+                .works("copy_file", json!({"from": "l", "to": "copy"}), |world, _| {
+                    assert!(!world.root.join("copy").is_symlink());
+                    assert_eq!(world.read("copy"), "shallow");
+                })
+                .works("delete_file", json!({"path": "l"}), |world, _| assert_eq!(world.read("d/f"), "shallow")),
+            plain("to a directory, as a parent")
+                .link("l", "d/e")
+                .works("read_file", json!({"path": "l/f"}), |_, value| assert_eq!(value["content"], "deep"))
+                .works("write_file", json!({"path": "l/f", "content": "new"}), |world, _| {
+                    assert_eq!(world.read("d/e/f"), "new");
+                })
+                .works("write_file", json!({"path": "l/a/b", "content": "new", "createDirs": true}), |world, _| {
+                    assert_eq!(world.read("d/e/a/b"), "new");
+                })
+                .works("list_directory", json!({"path": "l"}), |_, value| {
+                    assert_eq!(value["entries"].as_array().unwrap().len(), 2);
+                })
+                .fails("delete_file", json!({"path": "l/", "recursive": true}), WrongType)
+                .works("delete_file", json!({"path": "l", "recursive": true}), |world, value| {
+                    assert_eq!((value["count"].as_u64(), world.read("d/e/f").as_str()), (Some(1), "new"));
+                }),
+            plain("in miniclaw")
+                .miniclaw()
+                .link("l", "d/f")
+                .says("read_file", json!({"path": "l"}), "ok: read 7 bytes from l\nshallow")
+                .says(
+                    "list_dir",
+                    json!({}),
+                    "ok: listed 3 entries in .\n- d\tdir\t0\n- l\tfile\t3\n- other.txt\tfile\t5",
+                )
+                .fails("write_file", json!({"path": "l", "content": "x"}), WrongType),
+        ]
+    });
+}
+
+#[test]
+fn a_link_to_nothing_is_said_to_be_one_and_nothing_comes_of_it() {
+    check(|| {
+        let words = &["is a link whose target does not exist"];
+        let judge = at_link(NotFound, NotFound, WrongType);
+        vec![
+            plain("read").link("l", "nothing").fails_saying("read_file", json!({"path": "l"}), NotFound, words),
+            plain("each use").link("l", "nothing").every("l", &judge),
+            plain("each use, in miniclaw").miniclaw().link("l", "nothing").every("l", &judge),
+            plain("below a directory that is not there").link("l", "a/b/c").every("l", &judge),
+            plain("as a parent").link("l", "nothing").every("l/x", |_| Some(NotFound)),
+            plain("as a parent, in miniclaw").miniclaw().link("l", "nothing").every("l/x/y", |_| Some(NotFound)),
+        ]
+    });
+}
+
+#[test]
+fn a_walk_does_not_follow_links() {
+    check(|| {
+        let there = |case: Case| {
+            case.link("out", "../outside")
+                .link("absolute", "{HOST}/outside")
+                .link("self", ".")
+                .link("root", "/")
+                .link("d/up", "..")
+                .link("d/e/up", "../..")
+                .link("dir", "d")
+        };
+        let entries = 4 + 6 + 1 + 1;
+        vec![
+            there(plain("list"))
+                .works(
+                    "list_directory",
+                    json!({"path": ".", "recursive": true, "includeHidden": true}),
+                    move |_, value| {
+                        let listed = value["entries"].as_array().unwrap();
+                        assert_eq!(listed.len(), entries, "{listed:?}");
+                        let links = listed.iter().filter(|entry| entry["type"] == "symlink").count();
+                        assert_eq!(links, 7);
+                    },
+                )
+                .works("find_files", json!({"path": ".", "glob": "**"}), move |_, value| {
+                    assert_eq!(value["scanned"], entries);
+                })
+                .works("find_files", json!({"path": ".", "glob": "secret"}), |_, value| {
+                    assert_eq!(value["paths"], json!([]));
+                }),
+            there(plain("delete"))
+                .works("delete_file", json!({"path": "d", "recursive": true}), |_, value| {
+                    assert_eq!(value["count"], 6);
+                })
+                .then(|world| assert_eq!(world.read("other.txt"), "other")),
+            there(plain("move")).works("move_file", json!({"from": "d", "to": "g"}), |world, _| {
+                assert!(world.root.join("g/e/up").is_symlink());
+            }),
+        ]
+    });
+}
+
+#[test]
+fn links_that_go_round_or_on_for_ever_are_refused() {
+    check(|| {
+        vec![
+            plain("round").link("l", "m").link("m", "l").every("l", at_link(InvalidPath, InvalidPath, WrongType)),
+            plain("round, as a parent").link("l", "l").every("l/x", |_| Some(InvalidPath)),
+            plain("a chain of fifty")
+                .given(|world| {
+                    for at in 0..50 {
+                        let target = if at == 49 { "other.txt".to_owned() } else { format!("l{}", at + 1) };
+                        symlink(target, world.root.join(format!("l{at}"))).unwrap();
+                    }
+                })
+                .fails("read_file", json!({"path": "l0"}), InvalidPath)
+                .works("read_file", json!({"path": "l45"}), |_, value| assert_eq!(value["content"], "other")),
+            plain("a target of the greatest length")
+                .given(|world| symlink("d/".repeat(2047), world.root.join("l")).unwrap())
+                .refused("read_file", json!({"path": "l"}), &[NotFound, InvalidPath])
+                .refused("read_file", json!({"path": "l/x"}), &[NotFound, InvalidPath])
+                .fails("write_file", json!({"path": "l", "content": "x"}), WrongType)
+                .works("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["size"], 4094)),
+            plain("a target with a name that is too long")
+                .given(|world| symlink("n".repeat(300), world.root.join("l")).unwrap())
+                .fails("read_file", json!({"path": "l"}), InvalidPath),
+            plain("a target with a newline is shown with an escape")
+                .given(|world| symlink("a\nb", world.root.join("l")).unwrap())
+                .works("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["target"], "a\\x0ab"))
+                .fails("read_file", json!({"path": "l"}), NotFound),
+        ]
+    });
+}
+
+#[test]
+fn a_link_to_what_is_no_file_is_no_file() {
+    check(|| {
+        vec![
+            plain("to a pipe")
+                .given(|world| super::special::make_fifo(&world.root.join("pipe")))
+                .link("l", "pipe")
+                .every("l", at_link(WrongType, WrongType, WrongType)),
+            plain("to a socket")
+                .given(|world| super::special::make_socket(&world.root.join("socket")))
+                .link("l", "socket")
+                .every("l", at_link(WrongType, WrongType, WrongType)),
+            plain("to a directory")
+                .link("l", "d")
+                .every("l", |usage| at_link(WrongType, NotFound, WrongType)(usage).filter(|_| usage != Use::List)),
+        ]
+    });
+}
+
+#[test]
+fn directories_are_not_made_through_a_link_that_leads_nowhere_or_out() {
+    check(|| {
+        let mut cases = Vec::new();
+        for (target, kind) in [
+            ("nothing", NotFound),
+            ("../outside/nothing", OutsideWorkspace),
+            ("../outside", OutsideWorkspace),
+            ("{HOST}/outside/nothing", OutsideWorkspace),
+            ("other.txt", WrongType),
+        ] {
+            cases.push(
+                plain(format!("through a link to {target}"))
+                    .link("l", target)
+                    .fails("write_file", json!({"path": "l/a/b", "content": "x", "createDirs": true}), kind)
+                    .fails("create_directory", json!({"path": "l/a"}), kind)
+                    .fails("create_directory", json!({"path": "l/a/b"}), kind),
+            );
+            cases.push(
+                plain(format!("through a link to {target}, in miniclaw"))
+                    .miniclaw()
+                    .link("l", target)
+                    .fails("write_file", json!({"path": "l/a/b", "content": "x"}), kind)
+                    .fails("append_file", json!({"path": "l/a/b", "content": "x"}), kind),
+            );
+        }
+        cases
+    });
+}
+
+/// A file with one name inside and one outside.
+fn shared(name: &str) -> Case {
+    plain(name).given(|world| {
+        std::fs::write(world.outside.join("shared"), "shared\n").unwrap();
+        std::fs::hard_link(world.outside.join("shared"), world.root.join("f")).unwrap();
+    })
+}
+
+#[test]
+fn a_file_with_a_name_outside_is_replaced_and_never_changed() {
+    check(|| {
+        vec![
+            shared("a read says that there are other names")
+                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2))
+                .works("get_file_info", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2)),
+            shared("a write breaks the link").works(
+                "write_file",
+                json!({"path": "f", "content": "x"}),
+                |world, value| {
+                    assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("x", &json!(1)));
+                },
+            ),
+            shared("an append breaks the link").works(
+                "append_file",
+                json!({"path": "f", "content": "x"}),
+                |world, value| {
+                    assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("shared\nx", &json!(1)));
+                },
+            ),
+            shared("an edit breaks the link").works(
+                "edit_file",
+                json!({"path": "f", "oldText": "shared", "newText": "x"}),
+                |world, value| assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("x\n", &json!(1))),
+            ),
+            shared("a copy onto it breaks the link").works(
+                "copy_file",
+                json!({"from": "other.txt", "to": "f", "overwrite": true}),
+                |world, _| assert_eq!(world.read("f"), "other"),
+            ),
+            shared("a delete takes the name").works("delete_file", json!({"path": "f"}), |_, _| ()),
+            shared("in miniclaw too").miniclaw().says(
+                "append_file",
+                json!({"path": "f", "content": "x"}),
+                "ok: appended 1 bytes to f (size=8)",
+            ),
+        ]
+    });
+}
+
+#[test]
+fn two_names_of_one_file_are_told_apart() {
+    check(|| {
+        let twice = |name: &str| {
+            plain(name).given(|world| {
+                std::fs::hard_link(world.root.join("other.txt"), world.root.join("second")).unwrap();
+            })
+        };
+        vec![
+            twice("a move of one onto the other leaves one name").works(
+                "move_file",
+                json!({"from": "other.txt", "to": "second", "overwrite": true}),
+                |world, _| {
+                    assert!(!world.root.join("other.txt").exists());
+                    assert_eq!(world.root.join("second").metadata().unwrap().nlink(), 1);
+                },
+            ),
+            twice("without leave it is refused").fails(
+                "move_file",
+                json!({"from": "other.txt", "to": "second"}),
+                AlreadyExists,
+            ),
+            twice("a copy onto itself is refused").fails(
+                "copy_file",
+                json!({"from": "other.txt", "to": "second", "overwrite": true}),
+                InvalidArgs,
+            ),
+            plain("a move onto itself is refused").fails(
+                "move_file",
+                json!({"from": "other.txt", "to": "./other.txt", "overwrite": true}),
+                InvalidArgs,
+            ),
+        ]
+    });
+}

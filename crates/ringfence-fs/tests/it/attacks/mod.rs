@@ -1,0 +1,331 @@
+//! Bad input, and the safe answer to each.
+//!
+//! A case is data: a workspace, some calls, and what each must say. `check` makes the calls on every backend and looks,
+//! after each of them, that nothing outside was touched, that the reply gives nothing away, that no temporary file
+//! stays, and that a refused change changed nothing.
+//!
+//! Not here: races.
+
+mod content;
+mod edit;
+mod elsewhere;
+mod every;
+mod faults;
+mod links;
+mod mounted;
+mod mounts;
+mod move_delete;
+mod permissions;
+mod protocol;
+mod special;
+mod spelling;
+mod tree;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use ringfence_fs::{Backend, NameRule, Rights};
+use ringfence_kernel::{Dialect, ErrorKind};
+use serde_json::Value;
+
+use crate::attacks::tree::{Times, Tree};
+use crate::world::{Answer, Setup, World};
+
+/// A sentence, and the calls that show that it holds.
+pub(crate) struct Case {
+    name: String,
+    setup: Setup,
+    given: Vec<Box<dyn Fn(&World)>>,
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Call(Call),
+    /// Looks at the world, or changes it from outside.
+    Then(Box<dyn Fn(&World)>),
+}
+
+struct Call {
+    tool: &'static str,
+    arguments: Arguments,
+    expected: Expected,
+}
+
+/// `{ROOT}` and `{HOST}` in arguments stand for where the workspace is, and what is around it.
+enum Arguments {
+    Text(String),
+    /// Large ones are made when they are needed.
+    Made(Box<dyn Fn() -> String>),
+}
+
+enum Expected {
+    /// One of these kinds, and every one of these words in the reply.
+    Error(Vec<ErrorKind>, Vec<String>),
+    /// The whole text of the reply, error or not.
+    Text(Option<ErrorKind>, String),
+    /// Success; the value is looked at, in the standard dialect.
+    Value(Box<dyn Fn(&World, &Value)>),
+}
+
+/// Begins a case. It goes on with what is there, and then the calls.
+pub(crate) fn case(name: impl Into<String>) -> Case {
+    Case { name: name.into(), setup: Setup::default(), given: Vec::new(), steps: Vec::new() }
+}
+
+impl Case {
+    pub(crate) fn miniclaw(mut self) -> Self {
+        let Setup { options, mounts, .. } = self.setup;
+        self.setup = Setup { options, mounts, ..Setup::of(Dialect::Miniclaw) };
+        self
+    }
+
+    pub(crate) fn portable(mut self) -> Self {
+        self.setup.options.names = NameRule::Portable;
+        self
+    }
+
+    pub(crate) fn mounted(mut self, mounts: &[(&'static str, Rights)]) -> Self {
+        self.setup.mounts.extend_from_slice(mounts);
+        self
+    }
+
+    pub(crate) fn set(mut self, change: impl FnOnce(&mut Setup)) -> Self {
+        change(&mut self.setup);
+        self
+    }
+
+    /// Puts something there before the first call.
+    pub(crate) fn given(mut self, make: impl Fn(&World) + 'static) -> Self {
+        self.given.push(Box::new(make));
+        self
+    }
+
+    /// A file of the workspace.
+    pub(crate) fn file(self, path: &'static str, content: impl AsRef<[u8]> + 'static) -> Self {
+        self.given(move |world| world.write(path, content.as_ref()))
+    }
+
+    pub(crate) fn directory(self, path: &'static str) -> Self {
+        self.given(move |world| std::fs::create_dir_all(world.root.join(path)).unwrap())
+    }
+
+    /// A link in the workspace; `{ROOT}` and `{HOST}` in its target are where they are.
+    pub(crate) fn link(self, path: &'static str, target: &'static str) -> Self {
+        self.given(move |world| {
+            std::os::unix::fs::symlink(placed(target, world), world.root.join(path)).unwrap();
+        })
+    }
+
+    pub(crate) fn fails(self, tool: &'static str, arguments: impl ToString, kind: ErrorKind) -> Self {
+        self.fails_saying(tool, arguments, kind, &[])
+    }
+
+    pub(crate) fn fails_saying(
+        self,
+        tool: &'static str,
+        arguments: impl ToString,
+        kind: ErrorKind,
+        words: &[&str],
+    ) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Error(vec![kind], words))
+    }
+
+    /// Refused, by whichever of these names the backend has for it.
+    pub(crate) fn refused(self, tool: &'static str, arguments: impl ToString, kinds: &[ErrorKind]) -> Self {
+        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Error(kinds.to_vec(), Vec::new()))
+    }
+
+    /// The same for arguments that are too large to keep.
+    pub(crate) fn fails_on(
+        self,
+        tool: &'static str,
+        make: impl Fn() -> Value + 'static,
+        kind: ErrorKind,
+        words: &[&str],
+    ) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        let made = Arguments::Made(Box::new(move || make().to_string()));
+        self.call(tool, made, Expected::Error(vec![kind], words))
+    }
+
+    /// The whole reply of a call that succeeds.
+    pub(crate) fn says(self, tool: &'static str, arguments: impl ToString, text: impl Into<String>) -> Self {
+        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Text(None, text.into()))
+    }
+
+    /// The whole reply of a call that fails.
+    pub(crate) fn complains(
+        self,
+        tool: &'static str,
+        arguments: impl ToString,
+        kind: ErrorKind,
+        text: impl Into<String>,
+    ) -> Self {
+        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Text(Some(kind), text.into()))
+    }
+
+    pub(crate) fn works(
+        self,
+        tool: &'static str,
+        arguments: impl ToString,
+        look: impl Fn(&World, &Value) + 'static,
+    ) -> Self {
+        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Value(Box::new(look)))
+    }
+
+    pub(crate) fn then(mut self, look: impl Fn(&World) + 'static) -> Self {
+        self.steps.push(Step::Then(Box::new(look)));
+        self
+    }
+
+    fn call(mut self, tool: &'static str, arguments: Arguments, expected: Expected) -> Self {
+        self.steps.push(Step::Call(Call { tool, arguments, expected }));
+        self
+    }
+}
+
+/// Who resolves paths while a table is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The kernel, by `openat2`.
+    Kernel,
+    /// `cap-std`, because it was asked for.
+    CapStd,
+    /// `cap-std`, because a sandbox around us has no `openat2`.
+    Blocked,
+}
+
+/// Checks a table on every backend. It is made anew for each, on a thread of its own.
+#[track_caller]
+pub(crate) fn check(table: fn() -> Vec<Case>) {
+    let failed: Vec<String> = [Way::Kernel, Way::CapStd, Way::Blocked]
+        .into_iter()
+        .flat_map(|way| std::thread::spawn(move || check_on(way, table())).join().unwrap())
+        .collect();
+    assert!(failed.is_empty(), "{} do not hold:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn check_on(way: Way, cases: Vec<Case>) -> Vec<String> {
+    if way == Way::Blocked {
+        faults::fail_with(&[faults::Fault::openat2(faults::ENOSYS)]);
+    }
+    assert!(!cases.is_empty());
+    let mut failed = Vec::new();
+    for case in cases {
+        let result = catch_unwind(AssertUnwindSafe(|| check_one(way, &case)));
+        if let Err(panic) = result {
+            let why = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            failed.push(format!("{way:?}: {}: {}", case.name, why.unwrap_or("?")));
+        }
+    }
+    failed
+}
+
+fn check_one(way: Way, case: &Case) {
+    let backend = if way == Way::CapStd { Backend::CapStd } else { Backend::Best };
+    let world = World::with(case.setup.clone().on(backend));
+    assert_eq!(world.backend, if way == Way::Kernel { "openat2" } else { "cap-std" });
+    prepare(&world, case);
+    run(&world, case);
+}
+
+/// Puts there what a case needs.
+fn prepare(world: &World, case: &Case) {
+    for make in &case.given {
+        make(world);
+    }
+}
+
+/// Makes the calls of a case, and looks after each.
+fn run(world: &World, case: &Case) {
+    for step in &case.steps {
+        match step {
+            Step::Then(look) => look(world),
+            Step::Call(call) => check_call(world, case, call),
+        }
+    }
+}
+
+fn check_call(world: &World, case: &Case, call: &Call) {
+    let arguments = match &call.arguments {
+        Arguments::Text(text) => placed(text, world),
+        Arguments::Made(make) => make(),
+    };
+    let (inside, outside) = (inside(world), Tree::of(&world.outside, Times::Seen));
+    let begun = Instant::now();
+    let answer = world.call_text(call.tool, &arguments);
+    let took = begun.elapsed();
+
+    let shown: String = arguments.chars().take(200).collect();
+    let what = format!("{} {shown}: {}", call.tool, answer.text.chars().take(600).collect::<String>());
+    assert!(took < Duration::from_secs(20), "{what}: took {took:?}");
+    assert_eq!(Tree::of(&world.outside, Times::Seen), outside, "{what}: something outside was touched");
+    assert!(!answer.text.contains("SECRET"), "{what}: gives away what is outside");
+    assert!(!answer.text.contains(world.host_path().to_str().unwrap()), "{what}: gives away the host path");
+    let now = self::inside(world);
+    assert_eq!(now.temporary(), inside.temporary(), "{what}: left a temporary file");
+    if let Some(kind) = answer.error {
+        assert_eq!(now.difference(&inside), "", "{what}: refused, and changed something");
+        assert!(answer.text.len() < 16 << 10, "{what}: {} bytes of error", answer.text.len());
+        check_name(world, kind, &answer, &what);
+    }
+    match &call.expected {
+        Expected::Error(kinds, words) => {
+            let kind = answer.error.unwrap_or_else(|| panic!("{what}: succeeded, and {kinds:?} was expected"));
+            assert!(kinds.contains(&kind), "{what}: {kind:?}, and {kinds:?} was expected");
+            for word in words {
+                assert!(answer.text.contains(word.as_str()), "{what}: does not say {word:?}");
+            }
+        }
+        Expected::Text(kind, text) => assert_eq!((&answer.error, &answer.text), (kind, text), "{what}"),
+        Expected::Value(look) => {
+            assert_eq!(answer.error, None, "{what}: {} failed", case.name);
+            let reply: Value = serde_json::from_str(&answer.text).unwrap_or(Value::Null);
+            look(world, &reply["value"]);
+        }
+    }
+}
+
+/// Everything around the workspace but what is outside, and our own state.
+fn inside(world: &World) -> Tree {
+    Tree::but(world.host_path(), &["outside", "state"], Times::Ignored)
+}
+
+fn placed(text: &str, world: &World) -> String {
+    let host = world.host_path().to_str().unwrap();
+    text.replace("{ROOT}", &format!("{host}/ws")).replace("{HOST}", host)
+}
+
+/// The name that each dialect has for a kind of error, as CONTRACTS.md says.
+fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
+    let (standard, miniclaw) = match kind {
+        ErrorKind::InvalidArgs => ("INVALID_ARGS", "invalid"),
+        ErrorKind::InvalidPath => ("INVALID_PATH", "invalid_path: "),
+        ErrorKind::OutsideWorkspace => ("INVALID_PATH", "outside_workspace: "),
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied => ("PERMISSION_DENIED", "permission_denied: "),
+        ErrorKind::NotFound => ("FILE_NOT_FOUND", "path_not_found: "),
+        ErrorKind::AlreadyExists => ("ALREADY_EXISTS", "io_error: "),
+        ErrorKind::ApprovalDenied => ("APPROVAL_DENIED", "permission_denied: "),
+        ErrorKind::NotText => ("NOT_TEXT", "io_error: "),
+        ErrorKind::WrongType => ("WRONG_TYPE", "io_error: "),
+        ErrorKind::ReadLimit => ("READ_LIMIT", "io_error: "),
+        ErrorKind::WriteLimit => ("WRITE_LIMIT", "io_error: "),
+        ErrorKind::Conflict => ("CONFLICT", "io_error: "),
+        ErrorKind::EditNotFound => ("EDIT_NOT_FOUND", "edit_not_found: "),
+        ErrorKind::AmbiguousEdit => ("AMBIGUOUS_EDIT", "ambiguous_edit: "),
+        ErrorKind::Timeout => ("TIMEOUT", "io_error: "),
+        ErrorKind::Cancelled => ("CANCELLED", "io_error: "),
+        ErrorKind::UnknownTool => ("UNKNOWN_TOOL", "tool not found: "),
+        ErrorKind::Unavailable => ("UNAVAILABLE", "io_error: "),
+        ErrorKind::Io => ("IO_ERROR", "io_error: "),
+        ErrorKind::Internal => ("INTERNAL", "io_error: "),
+    };
+    match world.session.dialect {
+        Dialect::Standard => {
+            let reply: Value = serde_json::from_str(&answer.text).unwrap();
+            assert_eq!((&reply["ok"], &reply["error"]["code"]), (&Value::Bool(false), &standard.into()), "{what}");
+        }
+        Dialect::Miniclaw => assert!(answer.text.starts_with(miniclaw), "{what}: does not begin with {miniclaw:?}"),
+    }
+}

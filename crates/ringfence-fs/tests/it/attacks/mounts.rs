@@ -1,0 +1,269 @@
+//! Mounts by alias: each is a world of its own.
+
+use ringfence_fs::{Fence, FenceError, MountSpec, Options, Rights};
+use ringfence_kernel::ErrorKind::{
+    AlreadyExists, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, ReadOnly, WrongType,
+};
+use serde_json::json;
+
+use super::every::Use;
+use super::{Case, case, check};
+use crate::world::World;
+
+const MOUNTS: [(&str, Rights); 3] =
+    [("project", Rights::ReadWrite), ("pkg", Rights::ReadOnly), ("state", Rights::ReadWrite)];
+
+/// A workspace with three mounts, and a file `f` in each.
+fn mounted(name: impl Into<String>) -> Case {
+    case(name).mounted(&MOUNTS).file("other.txt", "other").given(|world| {
+        for alias in ["project", "pkg", "state"] {
+            put(world, alias, "f", alias);
+        }
+    })
+}
+
+fn put(world: &World, alias: &str, path: &str, content: &str) {
+    std::fs::write(world.host_path().join(format!("mount-{alias}")).join(path), content).unwrap();
+}
+
+fn of(world: &World, alias: &str, path: &str) -> String {
+    std::fs::read_to_string(world.host_path().join(format!("mount-{alias}")).join(path)).unwrap()
+}
+
+#[test]
+fn no_spelling_leads_from_one_mount_to_another() {
+    check(|| {
+        let outside = [
+            "@project/../@pkg/f",
+            "@project/..",
+            "@project/../mount-pkg/f",
+            "@project/../outside/secret",
+            "@project/../../etc/passwd",
+            "@project//etc/passwd",
+            "@project//",
+            "@project/{HOST}/outside/secret",
+            "{HOST}/mount-project/f",
+            "@workspace/../mount-state/f",
+            "../mount-project/f",
+        ];
+        let unknown = [
+            "@",
+            "@/",
+            "@/f",
+            "@@project/f",
+            "@project@pkg/f",
+            "@project:pkg",
+            "@Project/f",
+            "@project /f",
+            "@nothing/f",
+            "@pkg\0/f",
+            "@project/f\0",
+            "@project\\f",
+            "@..",
+            "@../f",
+            "@.",
+            "@project/.ringfence-tmp-x",
+            "@project/file:///etc/passwd",
+        ];
+        let mut cases = Vec::new();
+        for path in outside {
+            cases.push(mounted(format!("{path} is outside")).every(path, |_| Some(OutsideWorkspace)));
+            cases.push(mounted(format!("{path} in miniclaw")).miniclaw().every(path, |_| Some(OutsideWorkspace)));
+        }
+        for path in unknown {
+            cases.push(mounted(format!("{path:?} is no mount")).every(path, |_| Some(InvalidPath)));
+            cases.push(mounted(format!("{path:?} in miniclaw")).miniclaw().every(path, |_| Some(InvalidPath)));
+        }
+        cases
+    });
+}
+
+#[test]
+fn the_root_of_a_mount_can_be_listed_and_nothing_else() {
+    check(|| {
+        let mut cases = Vec::new();
+        for path in ["@project", "@project/", "@project/.", "@project/d/.."] {
+            cases.push(
+                mounted(format!("{path} is a root"))
+                    .given(|world| std::fs::create_dir(world.host_path().join("mount-project/d")).unwrap())
+                    .every(path, |usage| match usage {
+                        Use::List | Use::Describe => None,
+                        Use::Read => Some(WrongType),
+                        _ => Some(PermissionDenied),
+                    })
+                    .works("list_directory", json!({"path": path}), |_, value| {
+                        assert_eq!(value["entries"].as_array().unwrap().len(), 2);
+                    }),
+            );
+        }
+        cases.push(mounted("and one that is read-only stays so").every("@pkg", |usage| match usage {
+            Use::List | Use::Describe => None,
+            Use::Read => Some(WrongType),
+            _ => Some(ReadOnly),
+        }));
+        cases
+    });
+}
+
+#[test]
+fn a_read_only_mount_is_read_and_never_changed() {
+    check(|| {
+        let reads = |usage| matches!(usage, Use::Read | Use::List | Use::Describe);
+        vec![
+            mounted("nothing is changed where a file is")
+                .every("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly))
+                .works("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
+                .works("copy_file", json!({"from": "@pkg/f", "to": "@project/g"}), |world, value| {
+                    assert_eq!((of(world, "project", "g").as_str(), &value["path"]), ("pkg", &json!("@project/g")));
+                }),
+            mounted("nor where none is").every("@pkg/new", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("nor below what is missing").every("@pkg/a/b", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("nor in miniclaw").miniclaw().every("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("a move needs the right to delete and the right to write")
+                .fails("move_file", json!({"from": "@project/f", "to": "@pkg/g"}), ReadOnly)
+                .fails("move_file", json!({"from": "@pkg/f", "to": "@project/g"}), ReadOnly)
+                .fails("move_file", json!({"from": "@pkg/f", "to": "@pkg/g"}), ReadOnly)
+                .fails("copy_file", json!({"from": "@project/f", "to": "@pkg/g"}), ReadOnly),
+        ]
+    });
+}
+
+#[test]
+fn a_move_between_mounts_is_refused_whole() {
+    check(|| {
+        vec![
+            mounted("neither half of it happens")
+                .fails("move_file", json!({"from": "@project/f", "to": "@state/g"}), InvalidArgs)
+                .fails("move_file", json!({"from": "@project/f", "to": "@state/f", "overwrite": true}), InvalidArgs)
+                .fails("move_file", json!({"from": "other.txt", "to": "@state/g"}), InvalidArgs)
+                .works("copy_file", json!({"from": "@project/f", "to": "@state/g"}), |world, _| {
+                    assert_eq!(of(world, "state", "g"), "project");
+                })
+                .fails("copy_file", json!({"from": "@project/f", "to": "@state/f"}), AlreadyExists),
+        ]
+    });
+}
+
+#[test]
+fn an_alias_stands_only_at_the_beginning_and_there_it_always_wins() {
+    check(|| {
+        vec![
+            mounted("further on it is a name")
+                .file("x/@pkg/f", "plain")
+                .works("read_file", json!({"path": "x/@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
+                .works("write_file", json!({"path": "x/@pkg/f", "content": "new"}), |world, _| {
+                    assert_eq!((world.read("x/@pkg/f").as_str(), of(world, "pkg", "f").as_str()), ("new", "pkg"));
+                }),
+            mounted("a directory of that name does not shadow it")
+                .file("@pkg/f", "plain")
+                .works("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
+                .works("read_file", json!({"path": "./@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
+                .fails("write_file", json!({"path": "@pkg/f", "content": "new"}), ReadOnly)
+                .works("write_file", json!({"path": "./@pkg/f", "content": "new"}), |world, _| {
+                    assert_eq!((world.read("@pkg/f").as_str(), of(world, "pkg", "f").as_str()), ("new", "pkg"));
+                }),
+            mounted("the workspace has a name too").works(
+                "read_file",
+                json!({"path": "@workspace/other.txt"}),
+                |_, value| {
+                    assert_eq!(value["content"], "other");
+                },
+            ),
+        ]
+    });
+}
+
+#[test]
+fn a_link_from_one_mount_into_another_is_not_followed() {
+    check(|| {
+        let link = |name: &'static str, target: &'static str| {
+            mounted(format!("{target} leads out")).given(move |world| {
+                let target = target.replace("{HOST}", world.host_path().to_str().unwrap());
+                std::os::unix::fs::symlink(target, world.host_path().join("mount-project").join(name)).unwrap();
+            })
+        };
+        let judge = |usage| match usage {
+            Use::Read | Use::List | Use::Write | Use::Edit => Some(OutsideWorkspace),
+            _ => None,
+        };
+        vec![
+            link("l", "../mount-state/f").every("@project/l", judge),
+            link("l", "{HOST}/mount-state/f").every("@project/l", judge),
+            link("l", "../mount-project/f").every("@project/l", judge),
+            link("d", "../mount-state").every("@project/d/f", |_| Some(OutsideWorkspace)),
+            link("d", "../mount-state").every("@project/d/new", |_| Some(OutsideWorkspace)),
+        ]
+    });
+}
+
+#[test]
+fn mounts_that_overlap_are_refused_at_the_start() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |path: &str| {
+        std::fs::create_dir_all(place.path().join(path)).unwrap();
+        place.path().join(path)
+    };
+    let mount = |alias: &str, path| MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
+    let (outer, inner) = (at("w"), at("w/.state"));
+    std::os::unix::fs::symlink(&inner, place.path().join("alias")).unwrap();
+    for (one, other) in [
+        (outer.clone(), inner.clone()),
+        (inner.clone(), outer.clone()),
+        (outer.clone(), outer.clone()),
+        (outer.clone(), place.path().join("alias")),
+        (outer.clone(), outer.join("../w/./.state")),
+        (outer.join("../w"), inner.clone()),
+    ] {
+        let made = Fence::new(mount("w", one), vec![mount("s", other)], &at("own"), Options::default());
+        assert!(matches!(made, Err(FenceError::Overlap(..))), "{made:?}");
+    }
+    for alias in ["", "a/b", "..", "@x", "a b", "é", "a\0"] {
+        let made = Fence::new(mount("w", at("w")), vec![mount(alias, at("o"))], &at("own"), Options::default());
+        assert!(matches!(made, Err(FenceError::Alias(_))), "{alias:?}: {made:?}");
+    }
+}
+
+#[test]
+fn a_root_that_was_renamed_or_replaced_is_still_the_one_that_was_opened() {
+    check(|| {
+        let moved = |world: &World| std::fs::rename(&world.root, world.host_path().join("renamed")).unwrap();
+        let calls = |case: Case| {
+            case.works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x"))
+                .works("write_file", json!({"path": "a/g", "content": "y", "createDirs": true}), |world, _| {
+                    assert_eq!(std::fs::read_to_string(world.host_path().join("renamed/a/g")).unwrap(), "y");
+                })
+                .fails("read_file", json!({"path": "secret"}), NotFound)
+                .works("move_file", json!({"from": "f", "to": "a/f"}), |_, _| ())
+                .works("list_directory", json!({"path": "a"}), |_, value| {
+                    assert_eq!(value["entries"].as_array().unwrap().len(), 2);
+                })
+                .works("delete_file", json!({"path": "a", "recursive": true}), |_, _| ())
+        };
+        vec![
+            calls(case("renamed").file("f", "x").given(moved)),
+            calls(case("replaced by a link that leads out").file("f", "x").given(moved).given(|world| {
+                std::os::unix::fs::symlink("outside", &world.root).unwrap();
+            })),
+        ]
+    });
+}
+
+#[test]
+fn a_root_that_was_deleted_is_gone() {
+    check(|| {
+        vec![
+            case("the mount is lost, and says so")
+                .given(|world| std::fs::remove_dir_all(&world.root).unwrap())
+                .fails_saying("read_file", json!({"path": "f"}), NotFound, &["gone"])
+                .fails("list_directory", json!({"path": "."}), NotFound)
+                .fails("list_directory", json!({"path": ".", "recursive": true}), NotFound)
+                .fails("find_files", json!({"path": ".", "glob": "*"}), NotFound)
+                .fails("write_file", json!({"path": "f", "content": "x"}), NotFound)
+                .fails("write_file", json!({"path": "a/f", "content": "x", "createDirs": true}), NotFound)
+                .fails("append_file", json!({"path": "f", "content": "x"}), NotFound)
+                .fails("create_directory", json!({"path": "d"}), NotFound)
+                .fails("delete_file", json!({"path": "f"}), NotFound)
+                .fails("move_file", json!({"from": "f", "to": "g"}), NotFound),
+        ]
+    });
+}

@@ -1,0 +1,125 @@
+//! What is no file: pipes, sockets, devices; and directories and files in each other's place.
+
+use std::path::Path;
+
+use ringfence_kernel::ErrorKind::{self, AlreadyExists, WrongType};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use serde_json::{Value, json};
+
+use super::elsewhere::{is_root, left_out};
+use super::every::Use;
+use super::{Case, case, check};
+
+pub(crate) fn make_fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+}
+
+pub(crate) fn make_socket(path: &Path) {
+    mknodat(CWD, path, FileType::Socket, Mode::from_raw_mode(0o644), 0).unwrap();
+}
+
+/// What is there has a type that no tool reads or writes; it can only be described, moved and deleted.
+fn judge(usage: Use) -> Option<ErrorKind> {
+    match usage {
+        Use::Read | Use::List | Use::Write | Use::Edit | Use::MoveTo { overwrite: true } => Some(WrongType),
+        Use::MoveTo { overwrite: false } | Use::MakeDirectory => Some(AlreadyExists),
+        Use::Describe | Use::Delete | Use::MoveAway => None,
+    }
+}
+
+fn cases(kind: &'static str, make: fn(&Path)) -> Vec<Case> {
+    let there = |name: &str| {
+        case(format!("a {kind} {name}")).file("other.txt", "other").given(move |world| make(&world.root.join("it")))
+    };
+    vec![
+        there("is no file").every("it", judge),
+        there("is no file in miniclaw").miniclaw().every("it", judge),
+        there("is no directory").every("it/x", |_| Some(WrongType)),
+        there("is described, listed, moved and deleted without being opened")
+            .works("get_file_info", json!({"path": "it"}), move |_, value| {
+                assert_eq!((&value["type"], &value["sha256"]), (&json!(kind), &Value::Null));
+            })
+            .works("list_directory", json!({"path": "."}), move |_, value| {
+                assert_eq!(value["entries"][0]["type"], kind);
+            })
+            .fails("move_file", json!({"from": "it", "to": "other.txt", "overwrite": true}), WrongType)
+            .works("move_file", json!({"from": "it", "to": "d"}), |_, _| ())
+            .works("delete_file", json!({"path": "d"}), |world, _| assert!(!world.root.join("d").exists())),
+    ]
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    check(|| cases("fifo", make_fifo));
+}
+
+#[test]
+fn a_socket_is_refused() {
+    check(|| cases("socket", make_socket));
+}
+
+#[test]
+fn a_device_is_refused() {
+    let make = |path: &Path| mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 5));
+    let place = tempfile::tempdir().unwrap();
+    if !is_root() || make(&place.path().join("zero")).is_err() {
+        return left_out("only root can make a device");
+    }
+    check(|| {
+        cases("device", |path| {
+            mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 5)).unwrap();
+        })
+    });
+}
+
+#[test]
+fn a_block_device_is_refused() {
+    let make = |path: &Path| mknodat(CWD, path, FileType::BlockDevice, Mode::from_raw_mode(0o666), makedev(7, 200));
+    let place = tempfile::tempdir().unwrap();
+    if !is_root() || make(&place.path().join("loop")).is_err() {
+        return left_out("only root can make a device");
+    }
+    check(|| {
+        cases("device", |path| {
+            mknodat(CWD, path, FileType::BlockDevice, Mode::from_raw_mode(0o666), makedev(7, 200)).unwrap();
+        })
+    });
+}
+
+#[test]
+fn a_directory_is_no_file_and_a_file_is_no_directory() {
+    check(|| {
+        let there = |name: &str| case(name).file("other.txt", "other").file("d/f", "f").directory("empty");
+        let on_directory = |usage| match usage {
+            Use::Read | Use::Write | Use::Edit | Use::MoveTo { overwrite: true } => Some(WrongType),
+            Use::MoveTo { overwrite: false } => Some(AlreadyExists),
+            _ => None,
+        };
+        let mut cases = Vec::new();
+        for path in ["d", "d/", "empty"] {
+            cases.push(there(&format!("{path} is no file")).every(path, on_directory));
+            cases.push(there(&format!("{path} is no file in miniclaw")).miniclaw().every(path, on_directory));
+        }
+        for path in ["other.txt/x", "other.txt/x/y", "d/f/x", "other.txt/."] {
+            let judge = |usage| (usage != Use::MakeDirectory || !path.ends_with('.')).then_some(WrongType);
+            let judge = |usage| judge(usage).filter(|_| !matches!(usage, Use::MoveTo { .. }));
+            cases.push(there(&format!("{path} is below a file")).every(path, judge));
+            cases.push(there(&format!("{path} is below a file in miniclaw")).miniclaw().every(path, judge));
+        }
+        cases.push(
+            there("nothing is moved below a file")
+                .fails("move_file", json!({"from": "d", "to": "other.txt/x"}), WrongType)
+                .fails("move_file", json!({"from": "d/f", "to": "other.txt/x"}), WrongType),
+        );
+        cases.push(
+            there("a file cannot be listed")
+                .fails("list_directory", json!({"path": "other.txt"}), WrongType)
+                .fails("find_files", json!({"path": "other.txt", "glob": "*"}), WrongType)
+                .fails("create_directory", json!({"path": "other.txt"}), AlreadyExists)
+                .works("create_directory", json!({"path": "d"}), |world, value| {
+                    assert_eq!((&value["created"], world.read("d/f").as_str()), (&json!(false), "f"));
+                }),
+        );
+        cases
+    });
+}
