@@ -1,1 +1,376 @@
-//! To come.
+//! Modes, owners and attributes. As root, who could do anything, and as nobody.
+//!
+//! Root is held to the mode bits by the fence itself; nobody by the kernel. The same table holds for both.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use ringfence_kernel::ErrorKind::{PermissionDenied, WriteLimit};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
+use serde_json::json;
+
+use super::elsewhere::{Elsewhere, NOBODY, here, is_root, left_out, system};
+use super::every::Use;
+use super::{Case, case, check};
+use crate::world::World;
+
+fn chmod(world: &World, path: &str, mode: u32) {
+    std::fs::set_permissions(world.root.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(world: &World, path: &str) -> u32 {
+    world.root.join(path).metadata().unwrap().mode() & 0o7777
+}
+
+/// A file of some mode, beside `other.txt`.
+fn file_of(mode: u32, name: &str) -> Case {
+    case(format!("a file of mode {mode:04o} {name}"))
+        .file("other.txt", "other")
+        .file("f", "old other")
+        .given(move |world| chmod(world, "f", mode))
+}
+
+/// A directory of some mode with a file in it. It is opened up again at the end, to be cleared away.
+fn directory_of(mode: u32, name: &str, calls: impl FnOnce(Case) -> Case) -> Case {
+    let before = case(format!("a directory of mode {mode:04o} {name}"))
+        .file("other.txt", "other")
+        .file("d/f", "old other")
+        .directory("d/e")
+        .given(move |world| chmod(world, "d", mode));
+    calls(before).then(|world| chmod(world, "d", 0o755))
+}
+
+fn modes() -> Vec<Case> {
+    let changes = |usage| matches!(usage, Use::Write | Use::Edit | Use::MoveTo { overwrite: true });
+    let reads = |usage| usage == Use::Read;
+    let denied = |yes: bool| yes.then_some(PermissionDenied);
+    vec![
+        file_of(0o000, "is neither read nor written")
+            .every("f", move |usage| denied(reads(usage) || changes(usage)))
+            .works("get_file_info", json!({"path": "f"}), |_, value| {
+                assert_eq!((&value["mode"], &value["sha256"]), (&json!("0000"), &json!(null)));
+            }),
+        file_of(0o000, "in miniclaw").miniclaw().every("f", move |usage| denied(reads(usage) || changes(usage))),
+        file_of(0o000, "is moved and deleted: that is the directory's to allow")
+            .works("move_file", json!({"from": "f", "to": "g"}), |_, _| ())
+            .works("delete_file", json!({"path": "g"}), |_, _| ()),
+        file_of(0o444, "is read and not replaced").every("f", move |usage| denied(changes(usage))).works(
+            "read_file",
+            json!({"path": "f"}),
+            |_, value| assert_eq!(value["content"], "old other"),
+        ),
+        file_of(0o444, "in miniclaw").miniclaw().every("f", move |usage| denied(changes(usage))),
+        file_of(0o222, "is written and not read")
+            .every("f", move |usage| denied(reads(usage) || usage == Use::Edit))
+            .works("write_file", json!({"path": "f", "content": "new"}), |world, _| {
+                assert_eq!(mode(world, "f"), 0o222);
+            })
+            .works("append_file", json!({"path": "f", "content": "er"}), |world, value| {
+                assert_eq!((mode(world, "f"), &value["size"]), (0o222, &json!(5)));
+            }),
+        directory_of(0o555, "gets no new names and loses none", |case| {
+            case.fails("write_file", json!({"path": "d/new", "content": "x"}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/a/b", "content": "x", "createDirs": true}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/f", "content": "x"}), PermissionDenied)
+                .fails("append_file", json!({"path": "d/new", "content": "x"}), PermissionDenied)
+                .fails("edit_file", json!({"path": "d/f", "oldText": "old", "newText": "x"}), PermissionDenied)
+                .fails("copy_file", json!({"from": "other.txt", "to": "d/new"}), PermissionDenied)
+                .fails("copy_file", json!({"from": "other.txt", "to": "d/f", "overwrite": true}), PermissionDenied)
+                .fails("move_file", json!({"from": "other.txt", "to": "d/new"}), PermissionDenied)
+                .fails("move_file", json!({"from": "other.txt", "to": "d/f", "overwrite": true}), PermissionDenied)
+                .fails("move_file", json!({"from": "d/f", "to": "new"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "d/f"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "d/e"}), PermissionDenied)
+                .fails("create_directory", json!({"path": "d/new"}), PermissionDenied)
+                .fails("create_directory", json!({"path": "d/a/b"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "d", "recursive": true}), PermissionDenied)
+                .works("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
+                .works("append_file", json!({"path": "d/f", "content": "!"}), |world, _| {
+                    assert_eq!(world.read("d/f"), "old other!");
+                })
+        }),
+        directory_of(0o555, "in miniclaw", |case| {
+            case.miniclaw().fails("write_file", json!({"path": "d/new", "content": "x"}), PermissionDenied).fails(
+                "write_file",
+                json!({"path": "d/a/b/c", "content": "x"}),
+                PermissionDenied,
+            )
+        }),
+        directory_of(0o333, "is not listed", |case| {
+            case.fails("list_directory", json!({"path": "d"}), PermissionDenied)
+                .fails("list_directory", json!({"path": "d", "recursive": true}), PermissionDenied)
+                .fails("find_files", json!({"path": "d", "glob": "*"}), PermissionDenied)
+                .works("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
+        }),
+        directory_of(0o000, "is not listed and nothing comes into it", |case| {
+            case.fails("list_directory", json!({"path": "d"}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/new", "content": "x"}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/f", "content": "x"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "d/f"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "d", "recursive": true}), PermissionDenied)
+        }),
+        directory_of(0o000, "is passed over in a walk", |case| {
+            case.works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+                let names: Vec<_> = value["entries"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
+                assert_eq!((names, &value["unreadable"]), (vec![&json!("d"), &json!("other.txt")], &json!(1)));
+            })
+            .works("find_files", json!({"path": ".", "glob": "**"}), |_, value| {
+                assert_eq!(value["paths"], json!(["d/", "other.txt"]));
+            })
+        }),
+        directory_of(0o000, "is not entered", |case| {
+            case.fails("read_file", json!({"path": "d/f"}), PermissionDenied)
+                .fails("get_file_info", json!({"path": "d/f"}), PermissionDenied)
+                .fails("copy_file", json!({"from": "d/f", "to": "new"}), PermissionDenied)
+                .fails("append_file", json!({"path": "d/f", "content": "x"}), PermissionDenied)
+                .fails("list_directory", json!({"path": "d/e"}), PermissionDenied)
+        }),
+        directory_of(0o666, "is not entered", |case| {
+            case.fails("read_file", json!({"path": "d/f"}), PermissionDenied)
+                .fails("append_file", json!({"path": "d/f", "content": "x"}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/f", "content": "x"}), PermissionDenied)
+                .fails("write_file", json!({"path": "d/new", "content": "x"}), PermissionDenied)
+        }),
+    ]
+}
+
+fn kept() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (before, after) in
+        [(0o4755, 0o755), (0o2755, 0o755), (0o6777, 0o777), (0o1644, 0o644), (0o640, 0o640), (0o600, 0o600)]
+    {
+        let kept = move |world: &World| assert_eq!(mode(world, "f"), after, "{before:o}");
+        cases.push(file_of(before, "loses what is more than permissions when it is written").works(
+            "write_file",
+            json!({"path": "f", "content": "new"}),
+            move |world, _| kept(world),
+        ));
+        cases.push(file_of(before, "and when it is appended to").works(
+            "append_file",
+            json!({"path": "f", "content": "new"}),
+            move |world, _| kept(world),
+        ));
+        cases.push(file_of(before, "and when it is edited").works(
+            "edit_file",
+            json!({"path": "f", "oldText": "old", "newText": "x"}),
+            move |world, _| kept(world),
+        ));
+        cases.push(file_of(before, "and when it is copied").works(
+            "copy_file",
+            json!({"from": "f", "to": "g"}),
+            move |world, _| {
+                // The copy is as open as the umask lets it be, and never more than the original.
+                assert_eq!((mode(world, "f"), mode(world, "g") & !after), (before, 0));
+            },
+        ));
+    }
+    cases.push(
+        case("attributes of users stay, and what grants rights goes")
+            .file("f", "x")
+            .given(|world| {
+                let file = openat(CWD, world.root.join("f"), OFlags::RDWR, Mode::empty()).unwrap();
+                if fsetxattr(&file, "user.note", b"kept", XattrFlags::empty()).is_err() {
+                    left_out("this file system has no attributes of users");
+                }
+            })
+            .works("write_file", json!({"path": "f", "content": "y"}), |world, _| {
+                let file = openat(CWD, world.root.join("f"), OFlags::RDWR, Mode::empty()).unwrap();
+                if fsetxattr(&file, "user.other", b"", XattrFlags::empty()).is_ok() {
+                    let mut value = [0; 16];
+                    assert_eq!(fgetxattr(&file, "user.note", &mut value[..]), Ok(4));
+                    assert_eq!(&value[..4], b"kept");
+                }
+            }),
+    );
+    cases
+}
+
+#[test]
+fn mode_bits_hold_for_whoever_asks() {
+    check(modes);
+    if is_root() && !here() {
+        Elsewhere::new().run_as(NOBODY, "attacks::permissions::mode_bits_hold_for_whoever_asks");
+    }
+}
+
+#[test]
+fn a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another() {
+    check(kept);
+    if is_root() && !here() {
+        Elsewhere::new()
+            .run_as(NOBODY, "attacks::permissions::a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another");
+    }
+}
+
+#[test]
+fn a_file_of_another_owner_keeps_its_owner() {
+    if !is_root() {
+        return left_out("only root can give a file away");
+    }
+    check(|| {
+        let given = |name: &str| {
+            file_of(0o644, name).given(|world| {
+                std::os::unix::fs::chown(world.root.join("f"), Some(1234), Some(2345)).unwrap();
+            })
+        };
+        let kept = |world: &World| {
+            let found = world.root.join("f").metadata().unwrap();
+            assert_eq!((found.uid(), found.gid()), (1234, 2345));
+        };
+        vec![
+            given("written").works("write_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
+            given("appended to")
+                .works("append_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
+            given("edited").works(
+                "edit_file",
+                json!({"path": "f", "oldText": "old", "newText": "x"}),
+                move |world, _| {
+                    kept(world);
+                },
+            ),
+        ]
+    });
+}
+
+/// Files of root's, made by root for the test that nobody runs.
+const OF_ROOT: &str = "RINGFENCE_OF_ROOT";
+
+#[test]
+fn a_file_whose_owner_cannot_be_kept_is_not_replaced() {
+    if !here() {
+        if !is_root() {
+            return left_out("only root can make a file that is root's");
+        }
+        let elsewhere = Elsewhere::new();
+        for at in 0..6 {
+            let path = elsewhere.temporary().join(format!("{OF_ROOT}-{at}"));
+            std::fs::write(&path, "old other").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        return elsewhere.run_as(NOBODY, "attacks::permissions::a_file_whose_owner_cannot_be_kept_is_not_replaced");
+    }
+    check(|| {
+        vec![
+            case("anybody may write to it, and nobody can own it")
+                .file("other.txt", "other")
+                .given(|world| {
+                    let taken = (0..6).any(|at| {
+                        let name = std::env::temp_dir().join(format!("{OF_ROOT}-{at}"));
+                        std::fs::rename(name, world.root.join("f")).is_ok()
+                    });
+                    assert!(taken);
+                    assert_eq!(world.root.join("f").metadata().unwrap().uid(), 0);
+                })
+                .fails("write_file", json!({"path": "f", "content": "x"}), PermissionDenied)
+                .fails("edit_file", json!({"path": "f", "oldText": "old", "newText": "x"}), PermissionDenied)
+                .fails("copy_file", json!({"from": "other.txt", "to": "f", "overwrite": true}), PermissionDenied)
+                .works("append_file", json!({"path": "f", "content": "!"}), |world, _| {
+                    assert_eq!(world.root.join("f").metadata().unwrap().uid(), 0);
+                    assert_eq!(world.read("f"), "old other!");
+                }),
+        ]
+    });
+}
+
+#[test]
+fn a_file_that_can_only_grow_is_appended_to_and_not_replaced() {
+    let place = tempfile::tempdir().unwrap();
+    let marked = |path: &Path, flag: &str| system("chattr", &[flag], path);
+    std::fs::write(place.path().join("f"), "").unwrap();
+    if !is_root() || !marked(&place.path().join("f"), "+a") {
+        return left_out("append-only files need root, chattr and a file system that has them");
+    }
+    assert!(marked(&place.path().join("f"), "-a"));
+    check(|| {
+        let flagged = |flag: &'static str, calls: fn(Case) -> Case| {
+            let there =
+                case(format!("chattr {flag}")).file("other.txt", "other").file("f", "old other").given(move |world| {
+                    assert!(system("chattr", &[flag], &world.root.join("f")));
+                });
+            calls(there).then(move |world| {
+                assert!(system("chattr", &[&flag.replace('+', "-")], &world.root.join("f")));
+            })
+        };
+        vec![
+            flagged("+a", |case| {
+                case.works("append_file", json!({"path": "f", "content": "!"}), |world, _| {
+                    assert_eq!(world.read("f"), "old other!");
+                })
+                .fails("write_file", json!({"path": "f", "content": "x"}), PermissionDenied)
+                .fails("edit_file", json!({"path": "f", "oldText": "old", "newText": "x"}), PermissionDenied)
+                .fails("copy_file", json!({"from": "other.txt", "to": "f", "overwrite": true}), PermissionDenied)
+                .fails("move_file", json!({"from": "other.txt", "to": "f", "overwrite": true}), PermissionDenied)
+                .fails("move_file", json!({"from": "f", "to": "g"}), PermissionDenied)
+                .fails("delete_file", json!({"path": "f"}), PermissionDenied)
+            }),
+            flagged("+i", |case| {
+                case.fails("append_file", json!({"path": "f", "content": "!"}), PermissionDenied)
+                    .fails("write_file", json!({"path": "f", "content": "x"}), PermissionDenied)
+                    .fails("edit_file", json!({"path": "f", "oldText": "old", "newText": "x"}), PermissionDenied)
+                    .fails("move_file", json!({"from": "f", "to": "g"}), PermissionDenied)
+                    .fails("delete_file", json!({"path": "f"}), PermissionDenied)
+            }),
+        ]
+    });
+}
+
+#[test]
+fn new_files_and_directories_are_as_open_as_the_umask_lets_them_be() {
+    if !here() {
+        for (mask, name) in [("000", "open"), ("022", "usual"), ("077", "closed")] {
+            let script = format!("umask {mask}; RINGFENCE_UMASK={name}; export RINGFENCE_UMASK");
+            Elsewhere::new().run_after(
+                &script,
+                "attacks::permissions::new_files_and_directories_are_as_open_as_the_umask_lets_them_be",
+            );
+        }
+        return;
+    }
+    check(|| {
+        let (file, directory) = match std::env::var("RINGFENCE_UMASK").unwrap().as_str() {
+            "open" | "usual" => (0o644, 0o755),
+            _ => (0o600, 0o700),
+        };
+        let look = move |world: &World, paths: [&str; 2]| {
+            assert_eq!((mode(world, paths[0]), mode(world, paths[1])), (directory, file));
+        };
+        vec![
+            case("in the standard dialect")
+                .works("write_file", json!({"path": "a/b/f", "content": "x", "createDirs": true}), move |world, _| {
+                    look(world, ["a/b", "a/b/f"]);
+                })
+                .works("append_file", json!({"path": "a/g", "content": "x"}), move |world, _| look(world, ["a", "a/g"]))
+                .works("copy_file", json!({"from": "a/g", "to": "a/h"}), move |world, _| look(world, ["a", "a/h"]))
+                .works("create_directory", json!({"path": "c/d"}), move |world, _| look(world, ["c/d", "a/h"])),
+            case("in miniclaw")
+                .miniclaw()
+                .says("append_file", json!({"path": "a/f", "content": "x"}), "ok: appended 1 bytes to a/f (size=1)")
+                .then(move |world| look(world, ["a", "a/f"])),
+        ]
+    });
+}
+
+#[test]
+fn a_file_past_the_limit_of_the_process_is_too_large() {
+    if !here() {
+        // Half a kilobyte a block: 64 KiB. The signal is ignored, as the program does.
+        return Elsewhere::new().run_after(
+            "trap '' XFSZ; ulimit -f 128",
+            "attacks::permissions::a_file_past_the_limit_of_the_process_is_too_large",
+        );
+    }
+    check(|| {
+        let large = "x".repeat(200_000);
+        vec![
+            case("what was there stays")
+                .file("f", "old")
+                .fails("write_file", json!({"path": "f", "content": large}), WriteLimit)
+                .fails("write_file", json!({"path": "a/g", "content": large, "createDirs": true}), WriteLimit)
+                .fails("append_file", json!({"path": "f", "content": large}), WriteLimit)
+                .fails("append_file", json!({"path": "g", "content": large}), WriteLimit)
+                .works("write_file", json!({"path": "f", "content": "new"}), |world, _| {
+                    assert_eq!(world.read("f"), "new");
+                }),
+        ]
+    });
+}
