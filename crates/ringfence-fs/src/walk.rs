@@ -174,10 +174,14 @@ impl<'a> Walk<'a> {
             return Ok(Err(Errno::NAMETOOLONG));
         }
         match self.mount.resolver.open_child(self.directory()?, &entry.name) {
-            Ok(child) => {
-                self.enter(child, entry.name.clone())?;
-                Ok(Ok(()))
-            }
+            Ok(child) => match fstat(&child).map(|stat| Stamp::of(&stat)) {
+                Ok(stamp) if stamp.closed_to_readers() => Ok(Err(Errno::ACCESS)),
+                Ok(_) => {
+                    self.enter(child, entry.name.clone())?;
+                    Ok(Ok(()))
+                }
+                Err(errno) => Ok(Err(errno)),
+            },
             Err(errno) => Ok(Err(errno)),
         }
     }

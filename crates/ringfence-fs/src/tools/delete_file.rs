@@ -4,6 +4,7 @@ use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
 use rustix::fs::fsync;
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,11 @@ impl Tool for DeleteFile {
             return Err(
                 ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it with everything in it")
             );
+        }
+        if let Some(Manifest { locked: Some(locked), .. }) = &manifest {
+            // Begun, it could not be finished.
+            let inner = if locked.is_empty() { slot.shown.clone() } else { format!("{}/{locked}", slot.shown) };
+            return Err(fault(Errno::ACCESS, &inner));
         }
         let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
         touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));

@@ -1,14 +1,18 @@
 //! What is in a directory that is about to go or to move: for the person who is asked, and for the policy.
 
-use std::os::fd::OwnedFd;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, Place, ToolError, Touch, Verb, sensitivity};
+use rustix::fs::{Access, AtFlags, accessat, statat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::mount::Mount;
 use crate::name::show;
+use crate::stamp::Kind;
 use crate::walk::{Step, Walk};
 
 /// One sensitive entry is enough to be asked; naming more than these helps nobody.
@@ -21,6 +25,8 @@ pub(super) struct Manifest {
     pub(super) bytes: u64,
     /// The first paths, from the directory, as many as a reply lists.
     pub(super) names: Vec<String>,
+    /// A directory that has entries and lets none of them go; empty for the directory itself.
+    pub(super) locked: Option<String>,
     /// Paths of which `is_sensitive` said so.
     pub(super) sensitive: Vec<String>,
     /// Another one means that something was added, removed or changed.
@@ -35,9 +41,19 @@ pub(super) fn survey(
     is_sensitive: impl Fn(&str) -> bool,
     cx: &Context<'_>,
 ) -> Result<Manifest, ToolError> {
-    let mut manifest =
-        Manifest { entries: 0, bytes: 0, names: Vec::new(), sensitive: Vec::new(), digest: Digest::of(b"") };
+    let mut manifest = Manifest {
+        entries: 0,
+        bytes: 0,
+        names: Vec::new(),
+        locked: None,
+        sensitive: Vec::new(),
+        digest: Digest::of(b""),
+    };
     let mut hasher = Hasher::default();
+    let mut closed: HashSet<Vec<u8>> = HashSet::new();
+    if is_closed(start.as_fd(), c".").map_err(|errno| fault(errno, shown))? {
+        closed.insert(Vec::new());
+    }
     let mut walk = Walk::new(mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
         let Step::Entry(entry) = step else { continue };
@@ -45,6 +61,15 @@ pub(super) fn survey(
         let path = walk.path_of(&entry.name);
         hasher.update(format!("{}\0{:?}\0{}\0{}\0", stamp.id.inode, stamp.kind, stamp.size, stamp.modified).as_bytes());
         hasher.update(&path);
+        let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
+        if manifest.locked.is_none() && closed.contains(above) {
+            manifest.locked = Some(show(above));
+        }
+        if stamp.kind == Kind::Directory
+            && is_closed(walk.directory()?, entry.name.as_slice()).map_err(|errno| fault(errno, shown))?
+        {
+            closed.insert(path.clone());
+        }
         let path = show(&path);
         manifest.entries += 1;
         manifest.bytes = manifest.bytes.saturating_add(stamp.size);
@@ -65,6 +90,19 @@ pub(super) fn survey(
     }
     manifest.digest = hasher.finish();
     Ok(manifest)
+}
+
+/// Whether nothing can be removed from a directory: nobody may, root included, or we may not.
+fn is_closed(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool, Errno> {
+    let mode = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode;
+    if mode & 0o222 == 0 || mode & 0o111 == 0 {
+        return Ok(true);
+    }
+    match accessat(parent, name, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(false),
+        Err(Errno::ACCESS | Errno::ROFS) => Ok(true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The touches for sensitive entries below `place`.
