@@ -118,7 +118,7 @@ impl Host {
                 Leg::Done(reply) => return Ok(reply),
                 Leg::Asked(asked) => asked,
             };
-            match self.ask(&trip, &asked, cancel).await? {
+            match self.ask(&trip, &asked.verdict, &asked.preview, cancel).await? {
                 Answer::Yes => {
                     let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, signal);
                     return match self.on_worker(&trip, cancel, run).await? {
@@ -172,7 +172,7 @@ impl Host {
             let permit = workers.acquire_owned().await.ok();
             let job = spawn_blocking(move || {
                 let _permit = permit;
-                guarded(&companion, || work(&companion, &signal))
+                guarded(&companion, &signal, || work(&companion, &signal))
             });
             job.await.ok()
         };
@@ -192,8 +192,15 @@ impl Host {
         }
     }
 
-    async fn ask(&self, trip: &Trip, asked: &Asked, cancel: &CancellationToken) -> Result<Answer, Fatal> {
-        let Asked { verdict, preview, .. } = asked;
+    /// Only what is shown goes in, not the whole plan: a plan is not `Sync`, and a call must be able to move
+    /// between threads while it waits.
+    async fn ask(
+        &self,
+        trip: &Trip,
+        verdict: &Verdict,
+        preview: &Preview,
+        cancel: &CancellationToken,
+    ) -> Result<Answer, Fatal> {
         let request = ApprovalRequest {
             id: id::mint("a")?,
             step_id: trip.call.id.clone(),
@@ -291,7 +298,7 @@ impl Trip {
     fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
         let signal = Signal::new();
         let cx = Context::new(&self.session.limits, Pace::Quick, &signal);
-        let leg = guarded(self, || self.travel(offer, &cx))?;
+        let leg = guarded(self, &signal, || self.travel(offer, &cx))?;
         Ok(if cx.stalled() { None } else { leg })
     }
 
@@ -353,11 +360,10 @@ impl Trip {
         self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
     }
 
-    /// Whether a person already said yes to these targets, or to wider ones.
+    /// Whether a person already said yes to these targets, or to wider ones. Nobody can have said yes to a plan
+    /// that names no target.
     fn covers(&self, touches: &[Touch]) -> bool {
-        let covers = |touch| self.covered.iter().any(|covered| is_within(touch, covered));
-        // A plan that touches nothing that we know of is never covered by an answer about something else.
-        !touches.is_empty() && touches.iter().all(covers)
+        !touches.is_empty() && touches.iter().all(|touch| self.covered.iter().any(|covered| is_within(touch, covered)))
     }
 
     /// Ends a call that never began to run, unless the road gave up on it first.
@@ -430,9 +436,17 @@ struct Permission {
     approved: bool,
 }
 
-/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on.
-fn guarded(trip: &Trip, work: impl FnOnce() -> Result<Option<Leg>, Fatal>) -> Result<Option<Leg>, Fatal> {
+/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that
+/// the road gave up on, the end is recorded already.
+fn guarded(
+    trip: &Trip,
+    signal: &Signal,
+    work: impl FnOnce() -> Result<Option<Leg>, Fatal>,
+) -> Result<Option<Leg>, Fatal> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        if signal.commit().is_err() {
+            return Ok(None);
+        }
         trip.end(&[], Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not")))
             .map(|reply| Some(Leg::Done(reply)))
     })
