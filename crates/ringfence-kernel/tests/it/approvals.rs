@@ -1,0 +1,183 @@
+//! What a person answers is what happens, and nothing happens before.
+
+use std::time::Duration;
+
+use ringfence_kernel::ErrorKind;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::road::{Setup, assert_error, change, json, no, yes};
+
+#[tokio::test]
+async fn what_is_approved_runs_and_knows_it() {
+    let road = Setup::answering([yes()]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "ask", "approved": true}}));
+    assert_eq!(road.trace.lines(), ["begin approved change ask", "end ok ask"]);
+}
+
+#[tokio::test]
+async fn a_quick_call_is_asked_about_like_any_other() {
+    let road = Setup { quick: true, ..Setup::answering([yes(), no()]) }.road();
+    let reply = road.call(&json!({"path": "ask", "verb": "read"})).await;
+    assert_eq!(json(&reply)["value"], json!({"path": "ask", "approved": true}));
+    assert_error(&road.call(&json!({"path": "ask", "verb": "read"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!(road.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_request_shows_the_call_and_the_refusal_says_why() {
+    let road = Setup::answering([no()]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("I do not like it"), "{}", reply.text);
+    let request = road.somebody.asked.lock().unwrap()[0].clone();
+    assert_eq!((request.step_id.as_str(), request.session.as_str(), request.tool.as_str()), ("1", "test", "act"));
+    assert_eq!((request.args, request.preview.as_str()), (json!({"path": "ask"}), "act on `ask`"));
+    assert_eq!((request.reason.as_str(), request.fingerprint.as_str()), ("the name says so", "ask"));
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_plan_that_touches_nothing_is_asked_about() {
+    let road = Setup::answering([no()]).road();
+    let reply = road.call(&json!({"path": "a", "verb": "nothing"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("a")], 0));
+}
+
+#[tokio::test]
+async fn a_change_to_what_touches_nothing_is_not_covered_by_the_answer() {
+    let road = Setup::answering([change(json!({"path": "a", "verb": "nothing"})), no()]).road();
+    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("ask"), json!("a")], 0));
+}
+
+#[tokio::test]
+async fn a_change_to_the_same_or_a_narrower_target_is_covered_and_said() {
+    for narrower in ["ask", "ask/below", "ask/further/below"] {
+        let road = Setup::answering([change(json!({"path": narrower}))]).road();
+        let reply = road.call(&json!({"path": "ask"})).await;
+        assert_eq!(json(&reply), json!({"ok": true, "value": {"path": narrower, "approved": true}, "modified": true}));
+        assert_eq!(road.somebody.questions(), [json!("ask")]);
+        assert_eq!(road.trace.lines(), [format!("begin approved change {narrower}"), format!("end ok {narrower}")]);
+    }
+}
+
+#[tokio::test]
+async fn a_change_to_another_target_is_asked_about_again() {
+    for other in ["task", "ask2", "as/ask", "asking/below"] {
+        let road = Setup::answering([change(json!({"path": other})), no()]).road();
+        assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+        assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("ask"), json!(other)], 0));
+    }
+}
+
+#[tokio::test]
+async fn a_change_to_a_worse_verb_is_asked_about_again() {
+    let road = Setup::answering([change(json!({"path": "ask"})), no()]).road();
+    assert_error(&road.call(&json!({"path": "ask", "verb": "read"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!((road.somebody.questions().len(), road.runs()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_changed_call_that_is_approved_the_second_time_runs_as_changed() {
+    let road = Setup::answering([change(json!({"path": "ask2"})), yes()]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "ask2", "approved": true}, "modified": true}));
+}
+
+#[tokio::test]
+async fn a_change_to_what_the_policy_allows_runs() {
+    let road = Setup::answering([change(json!({"path": "free"}))]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "free", "approved": false}, "modified": true}));
+}
+
+#[tokio::test]
+async fn a_deny_stays_a_deny_whatever_a_person_changes() {
+    let road = Setup::answering([change(json!({"path": "ask/deny"}))]).road();
+    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::PermissionDenied);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn changed_arguments_are_decoded_like_any() {
+    for bad in [json!({"pfad": "ask"}), json!([1]), json!({"path": 1}), json!("ask")] {
+        let road = Setup::answering([change(bad)]).road();
+        assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::InvalidArgs);
+        assert_eq!(road.runs(), 0);
+    }
+}
+
+#[tokio::test]
+async fn after_three_changes_the_call_is_refused() {
+    let changes = (1..=5).map(|round| change(json!({"path": format!("ask{round}")})));
+    let road = Setup::answering(changes).road();
+    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!(road.somebody.questions(), [json!("ask"), json!("ask1"), json!("ask2")]);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_answering_in_time_is_a_no() {
+    let road = Setup::default().road();
+    let asked = tokio::time::Instant::now();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("nobody answered in time"), "{}", reply.text);
+    let waited = asked.elapsed();
+    let limit = road.session.limits.approval_time;
+    assert!(waited >= limit && waited < limit + Duration::from_secs(1), "{waited:?}");
+    assert!(road.host.pending().unwrap().is_empty());
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_an_answer_does_not_count_as_working() {
+    let road = Setup::answering([]).road();
+    let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
+    road.somebody.bell.notified().await;
+    tokio::time::advance(road.session.limits.call_time * 2).await;
+    tokio::task::yield_now().await;
+    assert!(!call.is_finished());
+    assert_eq!(road.host.pending().unwrap().len(), 1);
+    call.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_in_the_store_while_it_waits_and_gone_afterwards() {
+    let road = Setup::default().road();
+    let cancel = CancellationToken::new();
+    assert!(road.host.pending().unwrap().is_empty());
+    let call = road.start(&json!({"path": "ask"}), &cancel);
+    road.somebody.bell.notified().await;
+    let pending = road.host.pending().unwrap();
+    assert_eq!(pending.len(), 1);
+    assert_eq!((pending[0].step_id.as_str(), &pending[0].args), ("1", &json!({"path": "ask"})));
+    cancel.cancel();
+    assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
+    assert!(road.host.pending().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn every_answer_takes_its_request_out_of_the_store() {
+    for answers in [vec![yes()], vec![no()], vec![change(json!({"path": "ask2"})), yes()]] {
+        let road = Setup::answering(answers).road();
+        road.call(&json!({"path": "ask"})).await;
+        assert!(road.host.pending().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_while_waiting_for_an_answer_ends_the_call_at_once() {
+    let road = Setup::default().road();
+    let cancel = CancellationToken::new();
+    let call = road.start(&json!({"path": "ask"}), &cancel);
+    road.somebody.bell.notified().await;
+    let asked = tokio::time::Instant::now();
+    cancel.cancel();
+    assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Cancelled".to_owned()], 0));
+}

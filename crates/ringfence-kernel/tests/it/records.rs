@@ -1,0 +1,157 @@
+//! Every call leaves a trace, and none runs without one.
+
+use ringfence_kernel::{
+    ApprovalRequest, ApprovalResponse, ErrorKind, Fatal, Principal, Store, StoreLost, ToolError, Verb,
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::road::{Script, Setup, Trace, assert_error, json, no};
+
+#[tokio::test]
+async fn a_call_that_runs_is_recorded_before_and_after() {
+    let road = Setup::default().road();
+    let reply = road.call(&json!({"path": "a"})).await;
+    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "a", "approved": false}}));
+    assert_eq!(road.trace.lines(), ["begin change a", "end ok a"]);
+}
+
+#[tokio::test]
+async fn a_call_that_changes_nothing_has_no_change_id() {
+    let road = Setup::default().road();
+    road.call(&json!({"path": "a", "verb": "read"})).await;
+    assert_eq!(road.trace.lines(), ["begin a", "end ok a"]);
+    assert!(!Verb::Read.changes());
+}
+
+#[tokio::test]
+async fn an_unknown_tool_is_refused_and_recorded() {
+    let road = Setup::default().road();
+    let reply = road.try_call("acts", "{}", &CancellationToken::new()).await.unwrap();
+    assert_error(&reply, ErrorKind::UnknownTool);
+    assert!(reply.text.contains("did you mean `act`?"), "{}", reply.text);
+    assert_eq!(road.trace.lines(), ["refused UnknownTool"]);
+}
+
+#[tokio::test]
+async fn arguments_that_do_not_decode_are_refused_and_recorded() {
+    for arguments in ["", "[]", "{", r#"{"path":1}"#, r#"{"path":"a","path":"b"}"#, r#"{"path":"a","more":1}"#] {
+        let road = Setup::default().road();
+        let reply = road.try_call("act", arguments, &CancellationToken::new()).await.unwrap();
+        assert_error(&reply, ErrorKind::InvalidArgs);
+        assert_eq!((road.trace.lines(), road.runs()), (vec!["refused InvalidArgs".to_owned()], 0), "{arguments}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_fails_is_refused_and_recorded_with_what_it_was_about() {
+    let road = Setup::of(Script::plan(|_, _| Err(ToolError::new(ErrorKind::NotFound, "it is not there")))).road();
+    assert_error(&road.call(&json!({"path": "a"})).await, ErrorKind::NotFound);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused NotFound a".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn what_the_policy_denies_is_refused_and_recorded() {
+    let road = Setup::default().road();
+    let reply = road.call(&json!({"path": "deny"})).await;
+    assert_error(&reply, ErrorKind::PermissionDenied);
+    assert_eq!(json(&reply)["error"]["details"]["rule"], "by name");
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused PermissionDenied deny".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn what_a_person_refuses_is_recorded_as_refused() {
+    let road = Setup::answering([no()]).road();
+    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn a_principal_without_the_scope_to_call_is_refused_and_recorded() {
+    let principal = Principal { scopes: [].into(), ..Principal::agent("watcher") };
+    let road = Setup { principal, ..Setup::default() }.road();
+    assert_error(&road.call(&json!({"path": "a"})).await, ErrorKind::PermissionDenied);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused PermissionDenied".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn without_a_record_nothing_runs() {
+    let road = Setup { trace: Trace::with_room(0), ..Setup::default() }.road();
+    for (tool, arguments) in
+        [("act", r#"{"path":"a"}"#), ("act", r#"{"path":"deny"}"#), ("act", "{}"), ("no_such_tool", "{}")]
+    {
+        let fatal = road.try_call(tool, arguments, &CancellationToken::new()).await.unwrap_err();
+        assert!(matches!(fatal, Fatal::Audit(_)), "{fatal:?}");
+    }
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_quick_call_does_not_run_without_a_record_either() {
+    let road = Setup { trace: Trace::with_room(0), quick: true, ..Setup::default() }.road();
+    let fatal = road.try_call("act", r#"{"path":"a","verb":"read"}"#, &CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(fatal, Fatal::Audit(_)), "{fatal:?}");
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_recorded_ends_the_run() {
+    let road = Setup { trace: Trace::with_room(1), ..Setup::default() }.road();
+    let fatal = road.try_call("act", r#"{"path":"a"}"#, &CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(fatal, Fatal::Audit(_)), "{fatal:?}");
+    assert_eq!((road.runs(), road.trace.lines()), (1, vec!["begin change a".to_owned()]));
+}
+
+/// A store that is gone.
+#[derive(Debug)]
+struct Gone;
+
+impl Store for Gone {
+    fn open_request(&self, _: &ApprovalRequest) -> Result<(), StoreLost> {
+        Err(StoreLost(std::io::Error::other("gone")))
+    }
+
+    fn close_request(&self, _: &str, _: &ApprovalResponse) -> Result<(), StoreLost> {
+        Err(StoreLost(std::io::Error::other("gone")))
+    }
+
+    fn pending(&self) -> Result<Vec<ApprovalRequest>, StoreLost> {
+        Err(StoreLost(std::io::Error::other("gone")))
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_nobody_is_asked_and_nothing_runs() {
+    let road = Setup { store: Box::new(Gone), ..Setup::default() }.road();
+    let fatal = road.try_call("act", r#"{"path":"ask"}"#, &CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(fatal, Fatal::Store(_)), "{fatal:?}");
+    assert!(road.somebody.questions().is_empty());
+    assert!(matches!(road.host.pending(), Err(Fatal::Store(_))));
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_tool_that_panics_is_an_internal_error_and_the_host_goes_on() {
+    for quick in [false, true] {
+        let script = Script::run(|args, _| if args.path == "boom" { panic!("as the test wants it") } else { Ok(()) });
+        let road = Setup { quick, workers: 1, ..Setup::of(script) }.road();
+        assert_error(&road.call(&json!({"path": "boom", "verb": "read"})).await, ErrorKind::Internal);
+        assert_eq!(road.trace.lines(), ["begin boom", "end Internal"]);
+        // The only worker is free again.
+        assert_eq!(road.call(&json!({"path": "a", "verb": "read"})).await.error, None);
+        assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_panics_is_an_internal_error_and_the_host_goes_on() {
+    for quick in [false, true] {
+        let script = Script::plan(|args, _| if args.path == "boom" { panic!("as the test wants it") } else { Ok(()) });
+        let road = Setup { quick, workers: 1, ..Setup::of(script) }.road();
+        let reply = road.call(&json!({"path": "boom"})).await;
+        assert_error(&reply, ErrorKind::Internal);
+        assert!(!reply.text.contains("as the test wants it"), "{}", reply.text);
+        assert_eq!(road.runs(), 0);
+        assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
+    }
+}

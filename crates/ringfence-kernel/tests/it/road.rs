@@ -1,0 +1,325 @@
+//! A host with one scripted tool, a policy that goes by names, and somebody to ask.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ringfence_kernel::{
+    ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Choice, Context, Decision, Dialect, ErrorKind,
+    Face, Fatal, Host, Limits, MemoryStore, Moment, Parts, Place, Plan, Policy, Preview, Principal, Question, Record,
+    Registry, Reply, Session, Store, Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Do something to a path.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Args {
+    pub(crate) path: String,
+    /// `read`, `overwrite` or `nothing`.
+    #[serde(default)]
+    pub(crate) verb: Option<String>,
+}
+
+impl Args {
+    fn touches(&self) -> Vec<Touch> {
+        let verb = match self.verb.as_deref() {
+            Some("read") => Verb::Read,
+            Some("nothing") => return Vec::new(),
+            _ => Verb::Overwrite,
+        };
+        let place =
+            Place { mount: Arc::from("workspace"), given: self.path.clone(), resolved: None, shown: self.path.clone() };
+        vec![Touch { verb, place }]
+    }
+}
+
+/// What the tool says it did.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Did {
+    pub(crate) path: String,
+    pub(crate) approved: bool,
+}
+
+type PlanHook = Box<dyn Fn(&Args, &Context<'_>) -> Result<(), ToolError> + Send + Sync>;
+type RunHook = Box<dyn Fn(&Args, &Ticket<'_>) -> Result<(), ToolError> + Send + Sync>;
+
+/// What the tool does besides saying so.
+pub(crate) struct Script {
+    pub(crate) plan: PlanHook,
+    pub(crate) run: RunHook,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self { plan: Box::new(|_, _| Ok(())), run: Box::new(|_, ticket| ticket.commit()) }
+    }
+}
+
+impl Script {
+    pub(crate) fn run(run: impl Fn(&Args, &Ticket<'_>) -> Result<(), ToolError> + Send + Sync + 'static) -> Self {
+        Self { run: Box::new(run), ..Self::default() }
+    }
+
+    pub(crate) fn plan(plan: impl Fn(&Args, &Context<'_>) -> Result<(), ToolError> + Send + Sync + 'static) -> Self {
+        Self { plan: Box::new(plan), ..Self::default() }
+    }
+}
+
+struct Scripted<const QUICK: bool> {
+    script: Script,
+    /// How often `run` was entered.
+    runs: Arc<AtomicUsize>,
+}
+
+impl<const QUICK: bool> Tool for Scripted<QUICK> {
+    type Args = Args;
+    type Work = Args;
+    type Outcome = Did;
+    const QUICK: bool = QUICK;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Args>, ToolError> {
+        cx.name_subject(&args.path);
+        (self.script.plan)(&args, cx)?;
+        Ok(Plan { touches: args.touches(), work: args })
+    }
+
+    fn preview(&self, work: &Args) -> Preview {
+        Preview { text: format!("act on `{}`", work.path), fingerprint: work.path.clone() }
+    }
+
+    fn run(&self, work: Args, ticket: &Ticket<'_>) -> Result<Did, ToolError> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        (self.script.run)(&work, ticket)?;
+        Ok(Did { path: work.path, approved: ticket.approved() })
+    }
+}
+
+/// A path with `deny` in it is denied, one with `ask` in it is asked about, and so is what has no path.
+#[derive(Debug)]
+struct ByName;
+
+impl Policy for ByName {
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let named = |word: &str| question.touches.iter().any(|touch| touch.place.given.contains(word));
+        let decision = if named("deny") {
+            Decision::Deny
+        } else if named("ask") || question.touches.is_empty() {
+            Decision::Ask
+        } else {
+            Decision::Allow
+        };
+        Verdict { decision, rule: "by name", reason: "the name says so".to_owned() }
+    }
+}
+
+/// Somebody who answers what the test wrote down, in order, and then no more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Somebody {
+    answers: Arc<Mutex<VecDeque<ApprovalResponse>>>,
+    pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
+    /// One more question was put.
+    pub(crate) bell: Arc<Notify>,
+}
+
+impl Somebody {
+    pub(crate) fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
+    }
+
+    pub(crate) fn questions(&self) -> Vec<Value> {
+        self.asked.lock().unwrap().iter().map(|request| request.args["path"].clone()).collect()
+    }
+}
+
+impl Approver for Somebody {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>> {
+        self.asked.lock().unwrap().push(request.clone());
+        self.bell.notify_one();
+        match self.answers.lock().unwrap().pop_front() {
+            Some(answer) => Box::pin(std::future::ready(answer)),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+}
+
+pub(crate) fn yes() -> ApprovalResponse {
+    ApprovalResponse { approved: true, ..ApprovalResponse::default() }
+}
+
+pub(crate) fn no() -> ApprovalResponse {
+    ApprovalResponse { reason: Some("I do not like it".to_owned()), ..ApprovalResponse::default() }
+}
+
+pub(crate) fn change(arguments: Value) -> ApprovalResponse {
+    ApprovalResponse { approved: true, modified_args: Some(arguments), reason: None }
+}
+
+/// Keeps records as short lines. After `room` of them the sink is full and fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Trace {
+    lines: Arc<Mutex<Vec<String>>>,
+    room: usize,
+    news: Arc<Notify>,
+}
+
+impl Trace {
+    pub(crate) fn with_room(room: usize) -> Self {
+        Self { lines: Arc::default(), room, news: Arc::default() }
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// Waits until there are so many.
+    pub(crate) async fn reaches(&self, count: usize) -> Vec<String> {
+        while self.lines().len() < count {
+            self.news.notified().await;
+        }
+        self.lines()
+    }
+}
+
+impl AuditSink for Trace {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        let what = match &record.moment {
+            Moment::Begin { approved, change, .. } => {
+                let change = if change.is_empty() { "" } else { " change" };
+                format!("begin{}{change}", if *approved { " approved" } else { "" })
+            }
+            Moment::End { error: None, .. } => "end ok".to_owned(),
+            Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
+            Moment::Refused { error, .. } => format!("refused {:?}", error.kind),
+            Moment::Overdue { error, .. } => format!("overdue {:?}", error.kind),
+        };
+        let subject = record.subject.filter(|_| record.touches.is_empty());
+        let touched = record.touches.iter().map(|touch| touch.place.shown.as_str()).chain(subject);
+        let line = std::iter::once(what.as_str()).chain(touched).collect::<Vec<_>>().join(" ");
+        let mut lines = self.lines.lock().unwrap();
+        if lines.len() == self.room {
+            return Err(AuditLost(std::io::Error::other("the disk is full")));
+        }
+        lines.push(line);
+        self.news.notify_one();
+        Ok(())
+    }
+}
+
+/// How a road is made.
+pub(crate) struct Setup {
+    pub(crate) script: Script,
+    pub(crate) quick: bool,
+    pub(crate) somebody: Somebody,
+    pub(crate) trace: Trace,
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) principal: Principal,
+    pub(crate) workers: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            script: Script::default(),
+            quick: false,
+            somebody: Somebody::default(),
+            trace: Trace::with_room(usize::MAX),
+            store: Box::new(MemoryStore::default()),
+            principal: Principal::agent("test"),
+            workers: 4,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn of(script: Script) -> Self {
+        Self { script, ..Self::default() }
+    }
+
+    pub(crate) fn answering(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+        Self { somebody: Somebody::saying(answers), ..Self::default() }
+    }
+
+    pub(crate) fn road(self) -> Road {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let mut registry = Registry::new();
+        let counted = Arc::clone(&runs);
+        if self.quick {
+            let tool = Scripted::<true> { script: self.script, runs: counted };
+            registry.register(tool, [Face::standard::<Args, Did>("act")]).unwrap();
+        } else {
+            let tool = Scripted::<false> { script: self.script, runs: counted };
+            registry.register(tool, [Face::standard::<Args, Did>("act")]).unwrap();
+        }
+        let session = Session {
+            id: "test".to_owned(),
+            principal: self.principal,
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: Limits::of(Dialect::Standard),
+            catalog: registry.catalog(Dialect::Standard, &Choice::default()).unwrap(),
+        };
+        let host = Host::new(Parts {
+            policy: Box::new(ByName),
+            approver: Box::new(self.somebody.clone()),
+            audit: Box::new(self.trace.clone()),
+            store: self.store,
+            workers: self.workers,
+        });
+        Road { host, session: Arc::new(session), somebody: self.somebody, trace: self.trace, runs }
+    }
+}
+
+/// A host, and everything that shows what happened on it.
+#[derive(Clone)]
+pub(crate) struct Road {
+    pub(crate) host: Host,
+    pub(crate) session: Arc<Session>,
+    pub(crate) somebody: Somebody,
+    pub(crate) trace: Trace,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Road {
+    pub(crate) async fn call(&self, arguments: &Value) -> Reply {
+        self.try_call("act", &arguments.to_string(), &CancellationToken::new()).await.unwrap()
+    }
+
+    pub(crate) async fn try_call(
+        &self,
+        tool: &str,
+        arguments: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
+        self.host.call(&self.session, call, cancel).await
+    }
+
+    /// A call on a task of its own, for tests that do something meanwhile.
+    pub(crate) fn start(&self, arguments: &Value, cancel: &CancellationToken) -> tokio::task::JoinHandle<Reply> {
+        let (road, arguments, cancel) = (self.clone(), arguments.to_string(), cancel.clone());
+        tokio::spawn(async move { road.try_call("act", &arguments, &cancel).await.unwrap() })
+    }
+
+    /// How often the tool ran.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+/// The reply as JSON, which a success and an error both are.
+pub(crate) fn json(reply: &Reply) -> Value {
+    serde_json::from_str(&reply.text).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn assert_error(reply: &Reply, kind: ErrorKind) {
+    assert_eq!(reply.error, Some(kind), "{}", reply.text);
+    assert_eq!(json(reply)["ok"], false);
+}
