@@ -2,19 +2,18 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
-use rustix::fs::{AtFlags, OFlags, RenameFlags, fstat, fsync, ftruncate, renameat_with, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, OFlags, fstat, fsync, ftruncate, unlinkat};
 
 use crate::locks::{Held, Intent};
 use crate::mount::{Mount, look, open_at};
-use crate::name::{RESERVED, show};
+use crate::name::show;
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
 use crate::stamp::{Kind, Stamp};
-use crate::trash::purge;
+use crate::trash::{keep_as_conflict, purge};
 
 /// Finishes or undoes what a note says, then forgets it.
 pub(crate) fn recover(mount: &Mount, held: &Held, intent: &Intent) {
@@ -54,12 +53,4 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
             Some(())
         }
     }
-}
-
-/// Gives something that is not ours to remove, but has a temporary name of ours, a name that everybody sees.
-pub(crate) fn keep_as_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
-    let Some(rest) = name.strip_prefix(RESERVED.as_bytes()) else { return Ok(show(name)) };
-    let kept = format!("conflict-{}", String::from_utf8_lossy(rest));
-    renameat_with(parent, name, parent, kept.as_bytes(), RenameFlags::NOREPLACE)?;
-    Ok(kept)
 }

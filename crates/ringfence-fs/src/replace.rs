@@ -21,10 +21,11 @@ use crate::fault::{fault, wrong_type};
 use crate::locks::{Held, Intent};
 use crate::mount::{Durability, look, open_at};
 use crate::name::RESERVED;
-use crate::recover::{keep_as_conflict, recover};
+use crate::recover::recover;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::slot::{Slot, check_directory_writable};
 use crate::stamp::{FileId, Kind, Stamp};
+use crate::trash::keep_as_conflict;
 
 /// Between two of these a long write looks whether it is still wanted.
 const CHUNK: usize = 1 << 20;
@@ -286,15 +287,31 @@ impl<'a> Fresh<'a> {
 
     /// What was displaced is not what was read: it gets its name back.
     fn take_back(self, slot: &Slot) -> Result<(), ToolError> {
-        self.rename(&slot.name, RenameFlags::EXCHANGE).map_err(|errno| fault(errno, &slot.shown))?;
-        let mine = Stamp::of(&fstat(&self.fd).map_err(|errno| fault(errno, &slot.shown))?);
-        let back = look(self.parent, &self.name).map_err(|errno| fault(errno, &slot.shown))?;
-        if back.is_none_or(|back| back.id == mine.id) {
-            return Err(changed_meanwhile(slot, None));
+        match self.rename(&slot.name, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            // Ours is gone from there already: what it displaced gets the free name, or the next best.
+            Err(Errno::NOENT) => {
+                if self.rename(&slot.name, RenameFlags::NOREPLACE).is_err() {
+                    return self.keep_copy(slot);
+                }
+                self.published();
+                return Err(changed_meanwhile(slot, None));
+            }
+            Err(_) => return self.keep_copy(slot),
         }
-        // Somebody replaced the file between our two steps. Theirs is not ours to remove: it stays under a name of its own.
-        let copy = keep_as_conflict(self.parent, &self.name).map_err(|errno| fault(errno, &slot.shown))?;
+        let mine = Stamp::of(&fstat(&self.fd).map_err(|errno| fault(errno, &slot.shown))?);
+        match look(self.parent, &self.name) {
+            Ok(back) if back.is_none_or(|back| back.id == mine.id) => Err(changed_meanwhile(slot, None)),
+            // Somebody replaced the file between our two steps.
+            _ => self.keep_copy(slot),
+        }
+    }
+
+    /// What has our temporary name now is not ours to remove: it stays under a name of its own.
+    fn keep_copy(self, slot: &Slot) -> Result<(), ToolError> {
+        let kept = keep_as_conflict(self.parent, &self.name);
         self.published();
+        let copy = kept.map_err(|errno| fault(errno, &slot.shown))?;
         Err(changed_meanwhile(slot, Some(&copy)))
     }
 

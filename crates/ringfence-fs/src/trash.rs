@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::fault::fault;
 use crate::mount::{Mount, look};
-use crate::name::show;
+use crate::name::{RESERVED, show};
 use crate::stamp::{FileId, Kind};
 use crate::walk::{Ours, Step, Walk};
 
@@ -34,10 +34,15 @@ pub(crate) fn rename_away(
     }
     match look(parent, to) {
         Ok(Some(moved)) if moved.id == id => Ok(()),
-        _ => {
-            renameat_with(parent, to, parent, name, RenameFlags::NOREPLACE).map_err(|errno| fault(errno, shown))?;
-            Err(conflict())
-        }
+        _ => match renameat_with(parent, to, parent, name, RenameFlags::NOREPLACE) {
+            Ok(()) => Err(conflict()),
+            // The name was taken again meanwhile. What has ours now would be out of everybody's sight.
+            Err(_) => {
+                let copy = keep_as_conflict(parent, to).map_err(|errno| fault(errno, shown))?;
+                let hint = format!("what stood there was kept as `{copy}` beside it");
+                Err(conflict().hint(&hint).detail("conflictCopy", copy))
+            }
+        },
     }
 }
 
@@ -59,4 +64,12 @@ pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Con
         }
     }
     unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(fail)
+}
+
+/// Gives something that is not ours to remove, but has a temporary name of ours, a name that everybody sees.
+pub(crate) fn keep_as_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
+    let Some(rest) = name.strip_prefix(RESERVED.as_bytes()) else { return Ok(show(name)) };
+    let kept = format!("conflict-{}", String::from_utf8_lossy(rest));
+    renameat_with(parent, name, parent, kept.as_bytes(), RenameFlags::NOREPLACE)?;
+    Ok(kept)
 }
