@@ -12,5 +12,7 @@
 
 mod attacks;
 mod basics;
+mod races;
 mod search;
+mod snapshot;
 mod world;

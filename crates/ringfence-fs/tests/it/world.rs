@@ -110,6 +110,12 @@ impl World {
         Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend() }
     }
 
+    /// Opens the workspace once more, as the next process would: what a dead one left is cleaned up.
+    pub(crate) fn restart(&self) {
+        let workspace = MountSpec { alias: "workspace".to_owned(), path: self.root.clone(), rights: Rights::ReadWrite };
+        Fence::new(workspace, Vec::new(), &self.directory.path().join("state"), Options::default()).unwrap();
+    }
+
     /// The host path that must never be in a reply.
     pub(crate) fn host_path(&self) -> &Path {
         self.directory.path()
