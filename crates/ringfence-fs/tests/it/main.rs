@@ -12,7 +12,10 @@
 
 mod attacks;
 mod basics;
+mod blocked;
 mod races;
 mod search;
+mod slow;
 mod snapshot;
+mod trace;
 mod world;

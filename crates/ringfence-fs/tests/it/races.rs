@@ -268,11 +268,12 @@ fn race(pattern: Pattern, backend: Backend) {
                 })
             })
             .collect();
-        let mut tally = Tally::default();
-        for worker in workers {
-            tally.add(worker.join().unwrap());
-        }
+        let ended: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
+        let mut tally = Tally::default();
+        for worker in ended {
+            tally.add(worker.unwrap());
+        }
         (tally, swapper.join().unwrap())
     });
     let (good, bad) = tally.by_tool.values().fold((0, 0), |sum, (good, bad)| (sum.0 + good, sum.1 + bad));
@@ -368,7 +369,7 @@ fn unsafe_read(world: &World, path: &str) -> bool {
 fn unsafe_write(world: &World, path: &str) -> bool {
     leads_inside(world, path)
         && std::fs::write(world.root.join(path), "inside\n").is_ok()
-        && std::fs::read_to_string(world.outside.join("twin/f.txt")).unwrap() != SECRET
+        && std::fs::read_to_string(world.outside.join("twin/f.txt")).is_ok_and(|text| text != SECRET)
 }
 
 #[test]
@@ -440,7 +441,7 @@ fn a_walk_that_climbs_by_itself_leaks_from_a_directory_moved_out() {
         let Ok(file) = openat(directory, "../f.txt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return false;
         };
-        std::io::read_to_string(std::fs::File::from(file)).unwrap() == SECRET
+        std::io::read_to_string(std::fs::File::from(file)).is_ok_and(|text| text == SECRET)
     });
 }
 
@@ -455,6 +456,6 @@ fn a_checked_file_that_is_then_opened_may_be_a_pipe() {
         let Ok(file) = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) else {
             return false;
         };
-        FileType::from_raw_mode(fstat(&file).unwrap().st_mode) == FileType::Fifo
+        fstat(&file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
     });
 }

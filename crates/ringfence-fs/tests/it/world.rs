@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use ringfence_fs::{Backend, Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
-    Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
-    ToolCall, Unrecorded,
+    AuditSink, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry,
+    Session, ToolCall, Unrecorded,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+
+use crate::trace::Trace;
 
 /// How a world is made.
 #[derive(Clone, Debug)]
@@ -21,6 +23,9 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     /// Further mounts, by alias, made below the temporary directory.
     pub(crate) mounts: Vec<(&'static str, Rights)>,
+    /// Who takes the records, if anybody.
+    pub(crate) trace: Option<Trace>,
+    pub(crate) workers: usize,
 }
 
 impl Default for Setup {
@@ -37,6 +42,8 @@ impl Setup {
             options: Options::default(),
             limits: Limits::of(dialect),
             mounts: Vec::new(),
+            trace: None,
+            workers: 8,
         }
     }
 
@@ -103,9 +110,9 @@ impl World {
         let host = Host::new(Parts {
             policy: Box::new(setup.preset),
             approver: Box::new(Nobody { advice: "this is a test".to_owned() }),
-            audit: Box::new(Unrecorded),
+            audit: setup.trace.map_or_else(|| Box::new(Unrecorded) as Box<dyn AuditSink>, |trace| Box::new(trace)),
             store: Box::new(MemoryStore::default()),
-            workers: 8,
+            workers: setup.workers,
         });
         Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend() }
     }
@@ -133,20 +140,40 @@ impl World {
 
     /// The same, cancelled after a while.
     pub(crate) fn call_until(&self, tool: &str, arguments: &str, cancel_after: Option<Duration>) -> Answer {
+        let cancel = CancellationToken::new();
+        self.call_beside(tool, arguments, &cancel, async {
+            if let Some(after) = cancel_after {
+                tokio::time::sleep(after).await;
+                cancel.cancel();
+            }
+        })
+    }
+
+    /// The same, for whoever holds the token to cancel.
+    pub(crate) fn call_with(&self, tool: &str, arguments: &Value, cancel: &CancellationToken) -> Answer {
+        self.call_beside(tool, &arguments.to_string(), cancel, async {})
+    }
+
+    fn call_beside(
+        &self,
+        tool: &str,
+        arguments: &str,
+        cancel: &CancellationToken,
+        beside: impl Future<Output = ()>,
+    ) -> Answer {
         let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let reply = runtime.block_on(async {
-            let cancel = CancellationToken::new();
-            if let Some(after) = cancel_after {
-                let cancel = cancel.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep(after).await;
-                    cancel.cancel();
-                });
+            let call = self.host.call(&self.session, call, cancel);
+            tokio::pin!(call, beside);
+            tokio::select! {
+                biased;
+                reply = &mut call => reply,
+                () = beside => call.await,
             }
-            self.host.call(&self.session, call, &cancel).await.unwrap()
         });
         runtime.shutdown_background();
+        let reply = reply.unwrap();
         Answer { text: reply.text, error: reply.error }
     }
 

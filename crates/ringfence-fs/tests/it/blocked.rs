@@ -1,0 +1,316 @@
+//! A call ends at its deadline and when it is cancelled, also where the file system does not answer.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use ringfence_fs::Backend;
+use ringfence_kernel::ErrorKind;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::slow::{Gate, Op, Slow};
+use crate::snapshot::snapshot;
+use crate::trace::Trace;
+use crate::world::{Answer, Setup, World};
+
+/// How long a call may take in these worlds.
+const CALL_TIME: Duration = Duration::from_millis(300);
+
+/// How long a waiting call may at most take to say so, on a busy machine too.
+const PROMPT: Duration = Duration::from_millis(1500);
+
+/// Every way in which a wait ends. Waiting for a deadline takes its time, so one backend has to do for that.
+const ENDS: [(Backend, End); 3] =
+    [(Backend::Best, End::Deadline), (Backend::Best, End::Cancel), (Backend::CapStd, End::Cancel)];
+
+fn hurried(backend: Backend) -> Setup {
+    let mut setup = Setup { workers: 1, trace: Some(Trace::default()), ..Setup::default().on(backend) };
+    setup.limits.call_time = CALL_TIME;
+    setup
+}
+
+/// The same with all the time in the world: only a cancel ends a call.
+fn patient(backend: Backend) -> Setup {
+    let mut setup = hurried(backend);
+    setup.limits.call_time = Duration::from_secs(600);
+    setup
+}
+
+/// A workspace that is a file system of its own, which can be told not to answer.
+struct SlowWorld {
+    slow: Slow,
+    world: World,
+    trace: Trace,
+}
+
+impl SlowWorld {
+    fn new(setup: Setup) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("ws");
+        std::fs::create_dir(&root).unwrap();
+        let slow = Slow::mount(&root)?;
+        let trace = setup.trace.clone().unwrap();
+        let world = World::at(directory, setup);
+        world.write("f.txt", "old\n");
+        world.write("d/g.txt", "old\n");
+        Some(Self { slow, world, trace })
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.slow.gate
+    }
+
+    /// Makes a call that comes to wait at the gate, and cancels it there if that is wanted.
+    fn call_into(&self, op: Op, tool: &str, arguments: &Value, end: End) -> Answer {
+        self.gate().hold(op);
+        let cancel = CancellationToken::new();
+        let started = Instant::now();
+        let answer = std::thread::scope(|scope| {
+            let call = scope.spawn(|| self.world.call_with(tool, arguments, &cancel));
+            self.gate().waits_for(1);
+            if end == End::Cancel {
+                cancel.cancel();
+            }
+            call.join().unwrap()
+        });
+        let took = started.elapsed();
+        assert!(took < CALL_TIME + PROMPT, "{tool} in {op:?} took {took:?}");
+        assert_eq!(answer.error, Some(end.kind()), "{tool} in {op:?}: {}", answer.text);
+        answer
+    }
+
+    /// Lets the file system answer, and waits until the only worker is free again.
+    fn settle(&self) {
+        self.gate().release();
+        let started = Instant::now();
+        loop {
+            let answer = self.world.call("get_file_info", &json!({"path": "."}));
+            if answer.error.is_none() {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "{}", answer.text);
+        }
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        snapshot(&self.world.root).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// What ends a call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Deadline,
+    Cancel,
+}
+
+impl End {
+    fn kind(self) -> ErrorKind {
+        match self {
+            Self::Deadline => ErrorKind::Timeout,
+            Self::Cancel => ErrorKind::Cancelled,
+        }
+    }
+
+    fn setup(self, backend: Backend) -> Setup {
+        match self {
+            Self::Deadline => hurried(backend),
+            Self::Cancel => patient(backend),
+        }
+    }
+}
+
+fn committed(answer: &Answer) -> Value {
+    serde_json::from_str::<Value>(&answer.text).unwrap()["error"]["details"]["committed"].clone()
+}
+
+#[test]
+fn a_read_that_the_file_system_does_not_answer_ends_in_time() {
+    for (backend, end) in ENDS {
+        for op in [Op::Lookup, Op::Getattr, Op::Open, Op::Read] {
+            let Some(slow) = SlowWorld::new(end.setup(backend)) else { return };
+            let answer = slow.call_into(op, "read_file", &json!({"path": "f.txt"}), end);
+            assert_eq!(committed(&answer), false, "{op:?}");
+            slow.settle();
+            assert_eq!(slow.world.value("read_file", &json!({"path": "f.txt"}))["content"], "old\n");
+        }
+    }
+}
+
+#[test]
+fn a_listing_that_the_file_system_does_not_answer_ends_in_time() {
+    for (backend, end) in ENDS {
+        let Some(slow) = SlowWorld::new(end.setup(backend)) else { return };
+        slow.call_into(Op::Opendir, "list_directory", &json!({"path": "d", "recursive": true}), end);
+        slow.settle();
+    }
+}
+
+#[test]
+fn a_change_that_waits_before_its_commit_is_given_up_and_leaves_nothing() {
+    let calls = [
+        ("write_file", json!({"path": "f.txt", "content": "new\n"})),
+        ("write_file", json!({"path": "x/y/z.txt", "content": "new\n", "createDirs": true})),
+        ("edit_file", json!({"path": "f.txt", "oldText": "old", "newText": "new"})),
+        ("copy_file", json!({"from": "f.txt", "to": "d/copy.txt"})),
+        ("copy_file", json!({"from": "f.txt", "to": "d/g.txt", "overwrite": true})),
+    ];
+    for (backend, end) in ENDS {
+        for op in [Op::Create, Op::Write, Op::Fsync] {
+            let Some(slow) = SlowWorld::new(end.setup(backend)) else { return };
+            let before = slow.names();
+            for (tool, arguments) in &calls {
+                let answer = slow.call_into(op, tool, arguments, end);
+                assert_eq!(committed(&answer), false, "{tool} {arguments} in {op:?}");
+                slow.settle();
+                assert_eq!(slow.names(), before, "{tool} {arguments} in {op:?}");
+                assert_eq!(slow.world.read("f.txt") + &slow.world.read("d/g.txt"), "old\nold\n");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_that_waits_after_its_commit_has_an_unknown_end_and_then_a_recorded_one() {
+    let calls = [
+        (Op::Rename, "write_file", json!({"path": "f.txt", "content": "new\n"}), "f.txt"),
+        (Op::Rename, "write_file", json!({"path": "n.txt", "content": "new\n"}), "n.txt"),
+        (Op::Rename, "move_file", json!({"from": "n.txt", "to": "m.txt"}), "m.txt"),
+        (Op::Rename, "move_file", json!({"from": "m.txt", "to": "f.txt", "overwrite": true}), "f.txt"),
+        (Op::Write, "append_file", json!({"path": "f.txt", "content": "more\n"}), "f.txt"),
+        (Op::Mkdir, "create_directory", json!({"path": "made"}), "made"),
+        (Op::Rename, "delete_file", json!({"path": "d", "recursive": true}), "f.txt"),
+    ];
+    for end in [End::Deadline, End::Cancel] {
+        let Some(slow) = SlowWorld::new(end.setup(Backend::Best)) else { return };
+        for (op, tool, arguments, there) in &calls {
+            let before = slow.trace.lines().len();
+            let answer = slow.call_into(*op, tool, arguments, end);
+            assert_eq!(committed(&answer), "unknown", "{tool} {arguments}: {}", answer.text);
+            assert_eq!(slow.trace.lines()[before..], ["begin".to_owned(), format!("overdue {:?}", end.kind())]);
+            slow.gate().release();
+            assert_eq!(slow.trace.reaches(before + 3)[before + 2], "end ok", "{tool} {arguments}");
+            assert!(slow.world.root.join(there).exists(), "{tool} {arguments}");
+            slow.settle();
+        }
+        assert_eq!(slow.world.read("f.txt"), "new\nmore\n");
+        let names = slow.names();
+        assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["", "f.txt", "made"]);
+    }
+}
+
+#[test]
+fn with_every_worker_waiting_a_further_call_ends_in_time_and_other_workspaces_work() {
+    let Some(slow) = SlowWorld::new(Setup { workers: 2, ..hurried(Backend::Best) }) else { return };
+    let healthy = World::new();
+    healthy.write("f.txt", "fine\n");
+    slow.gate().hold(Op::Read);
+    std::thread::scope(|scope| {
+        let read = || slow.world.call("read_file", &json!({"path": "f.txt"}));
+        let stuck = [scope.spawn(read), scope.spawn(read)];
+        slow.gate().waits_for(2);
+        for worker in stuck {
+            assert_eq!(worker.join().unwrap().error, Some(ErrorKind::Timeout));
+        }
+        // Both callers were answered, and both workers are still stuck.
+        let started = Instant::now();
+        let further = slow.world.call("get_file_info", &json!({"path": "d"}));
+        assert_eq!((further.error, committed(&further)), (Some(ErrorKind::Timeout), json!(false)));
+        assert!(started.elapsed() < CALL_TIME + PROMPT);
+        assert_eq!(healthy.value("read_file", &json!({"path": "f.txt"}))["content"], "fine\n");
+    });
+    slow.settle();
+    assert_eq!(slow.world.value("read_file", &json!({"path": "f.txt"}))["content"], "old\n");
+}
+
+#[test]
+fn a_cancelled_walk_stops_where_it_is() {
+    let calls = [
+        ("list_directory", json!({"path": "tree", "recursive": true})),
+        ("find_files", json!({"path": "tree", "glob": "**/*.txt"})),
+        ("delete_file", json!({"path": "tree", "recursive": true})),
+        ("move_file", json!({"from": "tree", "to": "wood"})),
+    ];
+    for (tool, arguments) in &calls {
+        let Some(slow) = SlowWorld::new(patient(Backend::Best)) else { return };
+        for n in 0..50 {
+            slow.world.write(&format!("tree/{n:02}/leaf.txt"), "leaf");
+        }
+        let before = slow.names();
+        slow.gate().hold_after(10, Op::Opendir);
+        let opened = slow.gate().count(Op::Opendir);
+        let cancel = CancellationToken::new();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| slow.world.call_with(tool, arguments, &cancel));
+            slow.gate().waits_for(1);
+            cancel.cancel();
+            assert_eq!(call.join().unwrap().error, Some(ErrorKind::Cancelled), "{tool}");
+        });
+        slow.settle();
+        let opened = slow.gate().count(Op::Opendir) - opened;
+        assert!((11..15).contains(&opened), "{tool} went on to open {opened} directories");
+        assert_eq!(slow.names(), before, "{tool}");
+    }
+}
+
+#[test]
+fn a_walk_over_a_large_tree_is_cancelled_in_the_middle() {
+    let cancel = CancellationToken::new();
+    let trace = Trace::cancelling_at_begin(&cancel);
+    let world = World::with(Setup { trace: Some(trace.clone()), ..patient(Backend::Best) });
+    for n in 0..20_000 {
+        let directory = world.root.join(format!("{}", n / 100));
+        if n % 100 == 0 {
+            std::fs::create_dir(&directory).unwrap();
+        }
+        std::fs::File::create(directory.join(format!("{n}"))).unwrap();
+    }
+    let answer = world.call_with("list_directory", &json!({"path": ".", "recursive": true}), &cancel);
+    assert_eq!((answer.error, committed(&answer)), (Some(ErrorKind::Cancelled), json!(false)));
+    // The only worker is free, and the walk did not get to say that it ended well.
+    world.value("get_file_info", &json!({"path": "."}));
+    assert_eq!(trace.lines(), ["begin", "end Cancelled", "begin", "end ok"]);
+}
+
+#[test]
+fn a_change_that_waits_for_a_lock_ends_in_time_and_changes_nothing() {
+    let calls = [
+        ("write_file", json!({"path": "f.txt", "content": "new\n"})),
+        ("write_file", json!({"path": "new.txt", "content": "new\n"})),
+        ("append_file", json!({"path": "f.txt", "content": "new\n"})),
+        ("edit_file", json!({"path": "f.txt", "oldText": "old", "newText": "new"})),
+        ("copy_file", json!({"from": "f.txt", "to": "copy.txt"})),
+        ("move_file", json!({"from": "f.txt", "to": "moved.txt"})),
+        ("delete_file", json!({"path": "f.txt"})),
+    ];
+    for (backend, end) in ENDS {
+        let world = World::with(end.setup(backend));
+        world.write("f.txt", "old\n");
+        let before = snapshot(&world.root);
+        let held = hold_every_lock(&world);
+        for (tool, arguments) in &calls {
+            let cancel_after = (end == End::Cancel).then_some(CALL_TIME / 3);
+            let started = Instant::now();
+            let answer = world.call_until(tool, &arguments.to_string(), cancel_after);
+            assert!(started.elapsed() < CALL_TIME + PROMPT, "{tool} took {:?}", started.elapsed());
+            assert_eq!((answer.error, committed(&answer)), (Some(end.kind()), json!(false)), "{tool}");
+            assert_eq!(snapshot(&world.root), before, "{tool}");
+        }
+        // Looking needs no lock.
+        assert_eq!(world.value("read_file", &json!({"path": "f.txt"}))["content"], "old\n");
+        drop(held);
+        world.value("write_file", &json!({"path": "f.txt", "content": "new\n"}));
+    }
+}
+
+/// Takes every lock of the workspace, as another process would that changes everything at once.
+fn hold_every_lock(world: &World) -> Vec<std::fs::File> {
+    let locks = std::fs::read_dir(world.host_path().join("state/locks")).unwrap().next().unwrap().unwrap().path();
+    let hold = |stripe: u32| {
+        let file = std::fs::File::create(locks.join(format!("{stripe:02x}"))).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        file
+    };
+    (0..256).map(hold).collect()
+}

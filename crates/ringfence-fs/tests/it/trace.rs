@@ -1,0 +1,52 @@
+//! Records as short lines, for tests that look at them.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
+use tokio_util::sync::CancellationToken;
+
+/// A sink that keeps what it gets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trace {
+    kept: Arc<(Mutex<Vec<String>>, Condvar)>,
+    /// Cancelled when a call begins to run.
+    at_begin: Option<CancellationToken>,
+}
+
+impl Trace {
+    pub(crate) fn cancelling_at_begin(cancel: &CancellationToken) -> Self {
+        Self { at_begin: Some(cancel.clone()), ..Self::default() }
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.kept.0.lock().unwrap().clone()
+    }
+
+    /// Waits until there are so many.
+    pub(crate) fn reaches(&self, count: usize) -> Vec<String> {
+        let (lines, news) = &*self.kept;
+        let short = |lines: &mut Vec<String>| lines.len() < count;
+        let (lines, late) = news.wait_timeout_while(lines.lock().unwrap(), Duration::from_secs(20), short).unwrap();
+        assert!(!late.timed_out(), "{lines:?}");
+        lines.clone()
+    }
+}
+
+impl AuditSink for Trace {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        let line = match &record.moment {
+            Moment::Begin { .. } => "begin".to_owned(),
+            Moment::End { error: None, .. } => "end ok".to_owned(),
+            Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
+            Moment::Refused { error, .. } => format!("refused {:?}", error.kind),
+            Moment::Overdue { error, .. } => format!("overdue {:?}", error.kind),
+        };
+        if let (Moment::Begin { .. }, Some(cancel)) = (&record.moment, &self.at_begin) {
+            cancel.cancel();
+        }
+        self.kept.0.lock().unwrap().push(line);
+        self.kept.1.notify_all();
+        Ok(())
+    }
+}
