@@ -1,0 +1,468 @@
+//! A change is there or it is not, whenever the process dies and whatever the file system answers.
+//!
+//! `strace` kills the program as it enters a system call, or lets the call fail. Every point is tried: the first
+//! call of a kind, the second, and so on until the program gets through. Counting is by thread, and the thread that
+//! starts up opens hundreds of files, so calls that open are counted on the workspace's own directories only.
+//!
+//! With `RINGFENCE_FULL=1` calls that change nothing are killed at too.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::site::{PROGRAM, Said, Site, fed};
+
+/// What is in a workspace: every path, with the contents of files.
+type Tree = Vec<(String, Option<Vec<u8>>)>;
+
+/// Calls that change something, or stand beside one that does.
+const CHANGING: &[&str] = &[
+    "write",
+    "pwrite64",
+    "fsync",
+    "fdatasync",
+    "renameat2",
+    "renameat",
+    "unlinkat",
+    "ftruncate",
+    "fchmod",
+    "flock",
+    "pread64",
+];
+
+/// Calls that are counted on the workspace's directories only.
+const OPENING: &[&str] = &["openat", "openat2", "mkdirat"];
+
+/// Calls that look, for a run that takes its time.
+const LOOKING: &[&str] =
+    &["newfstatat", "fstat", "statx", "getdents64", "getrandom", "faccessat2", "flistxattr", "close", "futex"];
+
+/// More calls of one kind than any of our operations makes.
+const MANY: usize = 400;
+
+/// One call of a tool, and the workspace that it is made in.
+struct Operation {
+    name: &'static str,
+    tool: &'static str,
+    arguments: Value,
+    files: Vec<(&'static str, String)>,
+}
+
+fn operations() -> Vec<Operation> {
+    // More than one write takes.
+    let big = "n".repeat((1 << 20) + 500);
+    vec![
+        Operation {
+            name: "write over a file",
+            tool: "write_file",
+            arguments: json!({"path": "a.txt", "content": big}),
+            files: vec![("a.txt", "old\n".to_owned()), ("other.txt", "other\n".to_owned())],
+        },
+        Operation {
+            name: "write a new file in new directories",
+            tool: "write_file",
+            arguments: json!({"path": "x/y/new.txt", "content": "new\n", "createDirs": true}),
+            files: vec![("other.txt", "other\n".to_owned())],
+        },
+        Operation {
+            name: "edit",
+            tool: "edit_file",
+            arguments: json!({"path": "d/a.txt", "oldText": "two", "newText": "2"}),
+            files: vec![("d/a.txt", "one\ntwo\nthree\n".to_owned())],
+        },
+        Operation {
+            name: "append",
+            tool: "append_file",
+            arguments: json!({"path": "log.txt", "content": "second line\n"}),
+            files: vec![("log.txt", "first\n".to_owned())],
+        },
+        Operation {
+            name: "move over a file",
+            tool: "move_file",
+            arguments: json!({"from": "d/from.txt", "to": "to.txt", "overwrite": true}),
+            files: vec![("d/from.txt", "source\n".to_owned()), ("to.txt", "target\n".to_owned())],
+        },
+        Operation {
+            name: "delete a directory",
+            tool: "delete_file",
+            arguments: json!({"path": "d", "recursive": true}),
+            files: vec![
+                ("d/a.txt", "a\n".to_owned()),
+                ("d/e/b.txt", "b\n".to_owned()),
+                ("d/e/f/c.txt", "c\n".to_owned()),
+                ("keep.txt", "keep\n".to_owned()),
+            ],
+        },
+    ]
+}
+
+/// What `strace` does to the call.
+#[derive(Clone, Copy, Debug)]
+enum Tamper {
+    Kill,
+    Fail(&'static str),
+}
+
+/// One call of the kernel, in one run.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    call: &'static str,
+    /// Which call of its kind, by thread.
+    nth: usize,
+    tamper: Tamper,
+}
+
+/// How a run under `strace` ended.
+#[derive(Debug)]
+struct Ended {
+    said: Said,
+    /// Whether the call that was to be tampered with was ever made.
+    met: bool,
+}
+
+impl Operation {
+    fn site(&self) -> Site {
+        let site = Site::in_memory();
+        for (path, content) in &self.files {
+            site.write(path, content);
+        }
+        site
+    }
+
+    /// The workspace before, and after nothing went wrong.
+    fn trees(&self) -> (Tree, Tree) {
+        let site = self.site();
+        let before = site.tree();
+        site.call(self.tool, &self.arguments).value();
+        (before, site.tree())
+    }
+
+    /// Which calls of a kind may fail. A write is the file's, and neither the reply's nor the one that wakes the thread
+    /// that waits: without that one it waits for the deadline.
+    fn may_fail(&self, call: &str) -> std::ops::Range<usize> {
+        match (call, self.tool) {
+            ("write", "append_file") => 1..MANY,
+            ("write", _) if self.arguments["content"].as_str().is_some_and(|content| content.len() > 1 << 20) => 2..3,
+            ("write", _) => 1..1,
+            _ => 1..MANY,
+        }
+    }
+
+    fn tampered(&self, site: &Site, point: Point) -> Ended {
+        traced(site, point, self.tool, &self.arguments)
+    }
+}
+
+/// Makes a call under `strace`.
+fn traced(site: &Site, point: Point, tool: &str, arguments: &Value) -> Ended {
+    let Point { call, nth, tamper } = point;
+    let log = site.root().join("strace.log");
+    let how = match tamper {
+        Tamper::Kill => "signal=SIGKILL".to_owned(),
+        Tamper::Fail(errno) => format!("error={errno}"),
+    };
+    let mut command = site.program("strace");
+    command.args(["-f", "--seccomp-bpf", "-o"]).arg(&log);
+    command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}:when={nth}"));
+    if OPENING.contains(&call) {
+        for directory in directories(site) {
+            command.arg("-P").arg(directory);
+        }
+    }
+    if let (Tamper::Fail(_), "write", "append_file") = (tamper, call, tool) {
+        command.arg("-P").arg(site.workspace.join(arguments["path"].as_str().unwrap()));
+    }
+    command.arg(PROGRAM).args(["--preset", "edits", "call", tool, "-"]).arg("--workspace").arg(&site.workspace);
+    let said = fed(command, arguments.to_string().as_bytes());
+    let log = std::fs::read_to_string(&log).unwrap();
+    let met = match tamper {
+        Tamper::Kill => log.contains("killed by SIGKILL"),
+        Tamper::Fail(_) => log.contains("(INJECTED)"),
+    };
+    Ended { said, met }
+}
+
+/// The workspace and every directory that it has or may get.
+fn directories(site: &Site) -> Vec<PathBuf> {
+    let there = site.tree().into_iter().filter(|(_, content)| content.is_none()).map(|(name, _)| name);
+    let names = there.chain(["x".to_owned(), "x/y".to_owned()]);
+    std::iter::once(site.workspace.clone()).chain(names.map(|name| site.workspace.join(name))).collect()
+}
+
+fn strace_is_here() -> bool {
+    let here = Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success());
+    if !here {
+        println!("strace is not on this machine: nothing was tested");
+    }
+    here
+}
+
+fn full() -> bool {
+    std::env::var_os("RINGFENCE_FULL").is_some_and(|value| value == "1")
+}
+
+/// What callers of tools see of a tree: temporary files are ours.
+fn visible(tree: &Tree) -> Tree {
+    tree.iter().filter(|(name, _)| !name.contains(".ringfence-tmp-")).cloned().collect()
+}
+
+/// Directories that were made for a file that never came are empty, and do no harm.
+fn without_empty_new_directories(tree: &Tree, before: &Tree) -> Tree {
+    let is_new = |name: &String| !before.iter().any(|(old, _)| old == name);
+    let has_files =
+        |name: &String| tree.iter().any(|(other, content)| content.is_some() && other.starts_with(&format!("{name}/")));
+    tree.iter().filter(|(name, content)| content.is_some() || !is_new(name) || has_files(name)).cloned().collect()
+}
+
+/// The one moment that has a name of its own: the two files of a move changed places, and the one that was
+/// overwritten still has the other's name. The next call takes it away.
+fn swapped(operation: &Operation, before: &Tree) -> Option<Tree> {
+    let (Some(from), Some(to)) = (operation.arguments["from"].as_str(), operation.arguments["to"].as_str()) else {
+        return None;
+    };
+    let content = |path: &str| before.iter().find(|(name, _)| name == path).unwrap().1.clone();
+    let (source, target) = (content(from), content(to));
+    let placed = |name: &str, old: &Option<Vec<u8>>| match name {
+        name if name == from => target.clone(),
+        name if name == to => source.clone(),
+        _ => old.clone(),
+    };
+    Some(before.iter().map(|(name, old)| (name.clone(), placed(name, old))).collect())
+}
+
+fn names(tree: &Tree) -> Vec<String> {
+    let line = |(name, content): &(String, Option<Vec<u8>>)| match content {
+        Some(content) => {
+            let start = String::from_utf8_lossy(&content[..content.len().min(20)]).into_owned();
+            format!("{name} ({} bytes: {start:?})", content.len())
+        }
+        None => format!("{name}/"),
+    };
+    tree.iter().map(line).collect()
+}
+
+/// The next call of anything, which opens the workspace and cleans up.
+#[track_caller]
+fn look_in(site: &Site) {
+    site.call("list_directory", &json!({"path": "."})).value();
+}
+
+#[test]
+fn a_kill_at_any_system_call_leaves_the_old_or_the_new_and_the_next_call_cleans_up() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut kills = 0;
+    for operation in operations() {
+        let (before, after) = operation.trees();
+        let between = swapped(&operation, &before);
+        let looking = if full() { LOOKING } else { &[] };
+        for call in CHANGING.iter().chain(OPENING).chain(looking) {
+            for nth in 1..MANY {
+                let point = Point { call, nth, tamper: Tamper::Kill };
+                let site = operation.site();
+                let ended = operation.tampered(&site, point);
+                if !ended.met {
+                    assert_eq!(ended.said.code, Some(0), "{}: {point:?}: {:?}", operation.name, ended.said);
+                    break;
+                }
+                kills += 1;
+                let left = without_empty_new_directories(&visible(&site.tree()), &before);
+                if left != before && left != after && Some(&left) != between.as_ref() {
+                    problems.push(format!("{}: {point:?}: the kill left {:?}", operation.name, names(&left)));
+                }
+                look_in(&site);
+                if !site.leftovers().is_empty() {
+                    problems.push(format!("{}: {point:?}: not cleaned up: {:?}", operation.name, site.leftovers()));
+                }
+                let cleaned = without_empty_new_directories(&site.tree(), &before);
+                if cleaned != before && cleaned != after {
+                    problems.push(format!("{}: {point:?}: cleaning up left {:?}", operation.name, names(&cleaned)));
+                }
+                if left == after && cleaned != after {
+                    problems.push(format!("{}: {point:?}: cleaning up undid a finished change", operation.name));
+                }
+            }
+        }
+    }
+    println!("{kills} kills");
+    assert!(kills > 60, "only {kills} kills: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_kill_while_cleaning_up_is_cleaned_up_too() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut kills = 0;
+    for operation in operations().iter().filter(|operation| operation.tool != "append_file") {
+        let (before, after) = operation.trees();
+        // Here the change is made, or nearly, and what has to be removed is still there.
+        let first = match operation.arguments["createDirs"].as_bool() {
+            Some(true) => Point { call: "renameat2", nth: 1, tamper: Tamper::Kill },
+            _ => Point { call: "unlinkat", nth: 1, tamper: Tamper::Kill },
+        };
+        for call in CHANGING.iter().chain(OPENING) {
+            for nth in 1..MANY {
+                let site = operation.site();
+                assert!(operation.tampered(&site, first).met, "{}", operation.name);
+                let second = Point { call, nth, tamper: Tamper::Kill };
+                let ended = traced(&site, second, "list_directory", &json!({"path": "."}));
+                if !ended.met {
+                    break;
+                }
+                kills += 1;
+                look_in(&site);
+                let cleaned = without_empty_new_directories(&site.tree(), &before);
+                if cleaned != before && cleaned != after {
+                    problems.push(format!("{}: {second:?} left {:?}", operation.name, names(&cleaned)));
+                }
+            }
+        }
+    }
+    println!("{kills} kills while cleaning up");
+    assert!(kills > 10, "only {kills} kills: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_file_that_got_a_part_of_what_was_appended_goes_back_to_what_it_was() {
+    if !strace_is_here() {
+        return;
+    }
+    let arguments = json!({"path": "log.txt", "content": "second line\n"});
+    // Killed when the note is made and nothing is added; then as much is added as a kill half way would leave.
+    let cases =
+        [("", "first\n"), ("s", "first\n"), ("second lin", "first\n"), ("second line\n", "first\nsecond line\n")];
+    for (part, expected) in cases {
+        let site = Site::in_memory();
+        site.write("log.txt", "first\n");
+        let point = Point { call: "write", nth: 1, tamper: Tamper::Kill };
+        assert!(traced(&site, point, "append_file", &arguments).met);
+        site.write("log.txt", format!("first\n{part}"));
+        look_in(&site);
+        assert_eq!(site.read("log.txt"), expected, "after {part:?}");
+    }
+}
+
+#[test]
+fn a_call_of_the_kernel_that_fails_leaves_the_old_contents_and_an_error_reply() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut failures = 0;
+    for operation in operations() {
+        let (before, after) = operation.trees();
+        for call in CHANGING.iter().chain(OPENING) {
+            let errors: &[&str] = match *call {
+                "write" | "pwrite64" | "openat" | "mkdirat" => &["ENOSPC", "EIO", "EDQUOT"],
+                _ => &["EIO", "ENOSPC"],
+            };
+            for errno in errors {
+                for nth in operation.may_fail(call) {
+                    let point = Point { call, nth, tamper: Tamper::Fail(errno) };
+                    let site = operation.site();
+                    let ended = operation.tampered(&site, point);
+                    if !ended.met {
+                        break;
+                    }
+                    failures += 1;
+                    if let Err(problem) = after_failure(&site, &ended.said, &before, &after) {
+                        problems.push(format!("{}: {point:?}: {problem}: {}", operation.name, ended.said.out));
+                    }
+                }
+            }
+        }
+    }
+    println!("{failures} failures");
+    assert!(failures > 60, "only {failures} failures: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// A success means that the change is there. An error means that it is not, unless the reply says otherwise.
+fn after_failure(site: &Site, said: &Said, before: &Tree, after: &Tree) -> Result<(), String> {
+    let seen = visible(&site.tree());
+    match said.code {
+        Some(0) if seen != *after => return Err(format!("success, and there is {:?}", names(&seen))),
+        Some(0) => {}
+        Some(1) => {
+            let reply = said.reply();
+            let committed = reply["error"]["details"]["committed"] == true;
+            if said.out.contains(site.root().to_str().unwrap()) {
+                return Err("a host path in the reply".to_owned());
+            }
+            if !committed && seen != *before {
+                return Err(format!("an error, and there is {:?}", names(&seen)));
+            }
+            if committed && (seen != *after || said.out.contains("nothing was")) {
+                return Err(format!("it says that the change is there, and there is {:?}", names(&seen)));
+            }
+        }
+        // The workspace was never opened.
+        Some(2) if seen == *before => {}
+        _ => return Err(format!("ended with {said:?}")),
+    }
+    let failed = said.code != Some(0);
+    if failed && !site.leftovers().is_empty() {
+        return Err(format!("an error, and {:?} is left", site.leftovers()));
+    }
+    look_in(site);
+    match site.leftovers() {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("the next call did not clean up {left:?}")),
+    }
+}
+
+#[test]
+fn an_interrupted_call_of_the_kernel_is_made_again() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut interrupts = 0;
+    for operation in operations() {
+        let (_, after) = operation.trees();
+        // Those that Linux may interrupt on some file system.
+        for call in ["write", "pwrite64", "fsync", "fdatasync", "renameat2", "ftruncate", "flock", "openat", "openat2"]
+        {
+            for nth in operation.may_fail(call) {
+                let point = Point { call, nth, tamper: Tamper::Fail("EINTR") };
+                let site = operation.site();
+                let ended = operation.tampered(&site, point);
+                if !ended.met {
+                    break;
+                }
+                interrupts += 1;
+                if ended.said.code != Some(0) || site.tree() != after {
+                    problems.push(format!("{}: {point:?}: {}{}", operation.name, ended.said.out, ended.said.err));
+                }
+            }
+        }
+    }
+    println!("{interrupts} interrupts");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_move_that_failed_leaves_no_order_to_remove_what_a_person_puts_there_later() {
+    if !strace_is_here() {
+        return;
+    }
+    for tamper in [Tamper::Fail("EIO"), Tamper::Kill] {
+        let site = Site::in_memory();
+        site.write("from.txt", "source\n");
+        site.write("to.txt", "target\n");
+        let arguments = json!({"from": "from.txt", "to": "to.txt", "overwrite": true});
+        let ended = traced(&site, Point { call: "renameat2", nth: 1, tamper }, "move_file", &arguments);
+        assert!(ended.met);
+        // A person does with their own tools what the move did not: the other way round.
+        std::fs::rename(site.workspace.join("to.txt"), site.workspace.join("from.txt")).unwrap();
+        look_in(&site);
+        assert_eq!(site.tree(), [("from.txt".to_owned(), Some(b"target\n".to_vec()))], "{tamper:?}");
+    }
+}

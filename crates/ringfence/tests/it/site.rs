@@ -1,0 +1,196 @@
+//! A home, a state directory and a workspace in a temporary directory, and the program to run in them.
+//!
+//! The real home, config and state of whoever runs the tests are never read or written.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+
+/// A machine of its own, as far as the program can see.
+#[derive(Debug)]
+pub(crate) struct Site {
+    directory: tempfile::TempDir,
+    pub(crate) home: PathBuf,
+    /// `$XDG_CONFIG_HOME`.
+    pub(crate) config: PathBuf,
+    /// `$RINGFENCE_STATE_DIR`.
+    pub(crate) state: PathBuf,
+    pub(crate) workspace: PathBuf,
+    /// A directory beside the workspace with a file `secret`, which has the word SECRET in it.
+    pub(crate) outside: PathBuf,
+    /// Where the program is started.
+    pub(crate) current: PathBuf,
+}
+
+/// What the program said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// `None` when a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Self::at(tempfile::tempdir().unwrap())
+    }
+
+    /// The same on a file system in memory, where there is one: for hundreds of sites that need no disk.
+    pub(crate) fn in_memory() -> Self {
+        Self::at(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    fn at(directory: tempfile::TempDir) -> Self {
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        let site = Self {
+            home: root.join("home"),
+            config: root.join("xdg-config"),
+            state: root.join("state"),
+            workspace: root.join("ws"),
+            outside: root.join("outside"),
+            current: root.join("current"),
+            directory,
+        };
+        for made in [&site.home, &site.config, &site.workspace, &site.outside, &site.current] {
+            std::fs::create_dir_all(made).unwrap();
+        }
+        std::fs::write(site.outside.join("secret"), "SECRET\n").unwrap();
+        site
+    }
+
+    /// The host path that no reply may have in it.
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Any program, in the environment of this site.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .env("HOME", &self.home)
+            .env("XDG_CONFIG_HOME", &self.config)
+            .env("XDG_STATE_HOME", self.root().join("xdg-state"))
+            .env("RINGFENCE_STATE_DIR", &self.state)
+            .current_dir(&self.current)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// The program without any argument.
+    pub(crate) fn bare(&self) -> Command {
+        self.program(PROGRAM)
+    }
+
+    /// The program on the workspace.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.bare();
+        command.args(arguments).arg("--workspace").arg(&self.workspace);
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+        said(self.command(arguments).output().unwrap())
+    }
+
+    /// A call in the standard dialect that may change what is in the workspace.
+    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Said {
+        self.call_with(&[], tool, arguments)
+    }
+
+    /// The same with further options.
+    pub(crate) fn call_with(&self, options: &[&str], tool: &str, arguments: &Value) -> Said {
+        let mut command = self.command(&["--preset", "edits"]);
+        command.args(options).args(["call", tool, "-"]);
+        fed(command, arguments.to_string().as_bytes())
+    }
+
+    pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.workspace.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub(crate) fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.workspace.join(path)).unwrap()
+    }
+
+    /// Every file and directory of the workspace, with the files' contents, in order.
+    pub(crate) fn tree(&self) -> Vec<(String, Option<Vec<u8>>)> {
+        let mut found = Vec::new();
+        let mut left = vec![self.workspace.clone()];
+        while let Some(directory) = left.pop() {
+            for entry in std::fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+                let path = entry.path();
+                let name = path.strip_prefix(&self.workspace).unwrap().to_str().unwrap().to_owned();
+                if entry.file_type().unwrap().is_dir() {
+                    found.push((name, None));
+                    left.push(path);
+                } else {
+                    found.push((name, Some(std::fs::read(&path).unwrap_or_default())));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Temporary files of ours that are still in the workspace.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let names = self.tree().into_iter().map(|(name, _)| name);
+        names.filter(|name| name.contains(".ringfence-tmp-")).collect()
+    }
+}
+
+impl Said {
+    /// The reply as JSON, in the standard dialect.
+    #[track_caller]
+    pub(crate) fn reply(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("no JSON reply ({error}): {self:?}"))
+    }
+
+    /// The value of a success reply.
+    #[track_caller]
+    pub(crate) fn value(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        let reply = self.reply();
+        assert_eq!(reply["ok"], true, "{self:?}");
+        reply["value"].clone()
+    }
+
+    /// The code of an error reply.
+    #[track_caller]
+    pub(crate) fn error(&self) -> String {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        let reply = self.reply();
+        assert_eq!(reply["ok"], false, "{self:?}");
+        reply["error"]["code"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Runs a command with these bytes as its standard input.
+pub(crate) fn fed(mut command: Command, input: &[u8]) -> Said {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Who does not read all of it has its reasons, and tells them in its reply.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    said(child.wait_with_output().unwrap())
+}
+
+pub(crate) fn said(output: Output) -> Said {
+    Said {
+        code: output.status.code(),
+        signal: output.status.signal(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
