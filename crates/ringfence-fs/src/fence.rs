@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
-use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat, openat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat};
 use rustix::io::Errno;
 
+use crate::again::openat;
 use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::locks::Locks;

@@ -5,6 +5,7 @@
 //!
 //! Not here: processes, sockets, and the environment.
 
+mod again;
 mod content;
 mod digest;
 mod fault;

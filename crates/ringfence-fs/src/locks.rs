@@ -10,9 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, ftruncate, openat};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
+use crate::again::{ftruncate, openat, pread, pwrite};
 use crate::resolve::CAREFUL;
 use crate::stamp::FileId;
 

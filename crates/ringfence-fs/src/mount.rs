@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
+use crate::again::openat;
 use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::locks::Locks;

@@ -5,8 +5,9 @@
 use std::os::fd::AsFd;
 
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
-use rustix::fs::{AtFlags, OFlags, fstat, fsync, ftruncate, unlinkat};
+use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
+use crate::again::{fsync, ftruncate};
 use crate::locks::{Held, Intent};
 use crate::mount::{Mount, look, open_at};
 use crate::name::show;

@@ -11,10 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
 use rustix::fs::{
     Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags, accessat, fchmod, fchown, fgetxattr, flistxattr,
-    fsetxattr, fstat, fsync, openat, renameat, renameat_with, unlinkat,
+    fsetxattr, fstat, renameat, unlinkat,
 };
 use rustix::io::{Errno, write};
 
+use crate::again::{fsync, openat, renameat_with};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, wrong_type};
@@ -316,12 +317,7 @@ impl<'a> Fresh<'a> {
     }
 
     fn rename(&self, to: &[u8], how: RenameFlags) -> Result<(), Errno> {
-        loop {
-            match renameat_with(self.parent, self.name.as_slice(), self.parent, to, how) {
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
+        renameat_with(self.parent, self.name.as_slice(), self.parent, to, how)
     }
 
     /// The temporary name is no longer ours to remove.

@@ -12,8 +12,10 @@ use std::path::Path;
 
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 use ringfence_kernel::Pace;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, statx};
 use rustix::io::Errno;
+
+use crate::again::{openat, openat2};
 
 /// A lookup can be disturbed by renames elsewhere only if it climbs; so many in a row mean somebody does it on purpose.
 const RETRIES: usize = 128;
@@ -69,7 +71,6 @@ impl Resolver for Kernel {
         }
         for _ in 0..RETRIES {
             match openat2(root, path, how.flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if how.pace == Pace::Patient => {}
                 result => return result,
             }

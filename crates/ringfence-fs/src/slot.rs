@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
+use crate::again::{fsync, openat};
 use crate::fault::{fault, wrong_type};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};

@@ -6,9 +6,10 @@
 use std::os::fd::BorrowedFd;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, RenameFlags, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, RenameFlags, unlinkat};
 use rustix::io::Errno;
 
+use crate::again::renameat_with;
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::{RESERVED, show};

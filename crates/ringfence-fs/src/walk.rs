@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
+use rustix::fs::{Mode, OFlags, RawDir, fstat};
 use rustix::io::Errno;
 
+use crate::again::openat;
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;

@@ -8,13 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{Mode, OFlags, fchmod, fdatasync, fstat, ftruncate};
+use rustix::fs::{Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Changed, check_size};
 use crate::Fence;
+use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::fault;
 use crate::locks::{Held, Intent};

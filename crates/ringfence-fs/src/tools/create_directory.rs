@@ -3,12 +3,13 @@
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{Mode, fsync, mkdirat};
+use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
+use crate::again::fsync;
 use crate::fault::fault;
 use crate::mount::Durability;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};

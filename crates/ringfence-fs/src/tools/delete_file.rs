@@ -3,13 +3,13 @@
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::fsync;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
+use crate::again::fsync;
 use crate::fault::fault;
 use crate::locks::Intent;
 use crate::missing;

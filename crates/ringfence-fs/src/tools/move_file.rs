@@ -5,13 +5,14 @@ use std::os::fd::BorrowedFd;
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{AtFlags, RenameFlags, fsync, renameat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, RenameFlags, renameat, unlinkat};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
+use crate::again::{fsync, renameat_with};
 use crate::fault::{fault, wrong_type};
 use crate::locks::Intent;
 use crate::missing;
