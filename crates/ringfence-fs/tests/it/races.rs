@@ -54,15 +54,15 @@ impl Pattern {
                 std::fs::create_dir_all(root.join("a"))?;
                 remove(&root.join("a/b"))?;
                 remove(&root.join("a/l"))?;
-                tree(&root.join("a/b"), "inside\n")?;
+                place(root, "a/b", |at| tree(at, "inside\n"))?;
                 std::os::unix::fs::symlink("../../outside/twin", root.join("a/l"))
             }
             Self::Last => {
                 for name in ["f.txt", "f.link", "b", "b.link"] {
                     remove(&root.join(name))?;
                 }
-                std::fs::write(root.join("f.txt"), "inside\n")?;
-                tree(&root.join("b"), "inside\n")?;
+                place(root, "f.txt", |at| std::fs::write(at, "inside\n"))?;
+                place(root, "b", |at| tree(at, "inside\n"))?;
                 std::os::unix::fs::symlink(outside.join("twin/f.txt"), root.join("f.link"))?;
                 std::os::unix::fs::symlink("../outside/twin", root.join("b.link"))
             }
@@ -75,7 +75,7 @@ impl Pattern {
                 for name in ["f.txt", "pipe"] {
                     remove(&root.join(name))?;
                 }
-                std::fs::write(root.join("f.txt"), "inside\n")?;
+                place(root, "f.txt", |at| std::fs::write(at, "inside\n"))?;
                 Ok(mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
             }
         }
@@ -163,6 +163,15 @@ impl Pattern {
         }
         calls
     }
+}
+
+/// Makes something elsewhere and moves it to its name: a link that a tool put back there meanwhile must not lead our
+/// own hand out.
+fn place(root: &Path, name: &str, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    let stage = root.with_file_name("stage");
+    remove(&stage)?;
+    make(&stage)?;
+    std::fs::rename(stage, root.join(name))
 }
 
 fn tree(at: &Path, content: &str) -> std::io::Result<()> {
