@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
 use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::again::openat;
 use crate::content::{Hashing, read_start};
@@ -182,6 +183,7 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
         id: stamp.id,
         host_roots,
         rights: spec.rights,
+        privileged: geteuid().is_root(),
         names: options.names,
         durability: options.durability,
         resolver,

@@ -16,9 +16,9 @@ use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::locks::Locks;
 use crate::missing;
-use crate::name::{NameRule, show};
+use crate::name::{NameRule, read_back, show};
 use crate::path::GuestPath;
-use crate::resolve::{CAREFUL, How, Links, Resolver};
+use crate::resolve::{CAREFUL, How, Links, PLACE, Resolver};
 use crate::stamp::{FileId, Kind, Stamp};
 
 /// What may be done on a mount.
@@ -49,6 +49,8 @@ pub(crate) struct Mount {
     /// What the root is called on the host, to understand absolute paths. Never shown.
     pub(crate) host_roots: Vec<PathBuf>,
     pub(crate) rights: Rights,
+    /// We are root, whom the kernel lets through everywhere: what it would ask of others, we ask.
+    pub(crate) privileged: bool,
     pub(crate) names: NameRule,
     pub(crate) durability: Durability,
     pub(crate) resolver: Box<dyn Resolver>,
@@ -91,7 +93,7 @@ impl Spot {
     /// A directory, to be listed.
     pub(crate) fn open_directory(&self, cx: &Context<'_>) -> Result<Opened, ToolError> {
         let opened = self.open(OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, cx)?;
-        if opened.stamp.closed_to_readers() {
+        if opened.stamp.closed_to_readers() || opened.stamp.closed_to_entry() {
             return Err(fault(Errno::ACCESS, &self.shown));
         }
         // `cap-std` gives a descriptor that cannot be listed; for others this is one cheap call more.
@@ -148,7 +150,28 @@ impl Mount {
         let stamp = Stamp::of(&fstat(&fd)?);
         let resolved = if straight { None } else { self.real_name(fd.as_fd())? };
         let resolved = resolved.filter(|name| name.as_bytes() != path.as_bytes());
+        if self.privileged {
+            if path.must_be_directory() && stamp.closed_to_entry() {
+                return Err(Errno::ACCESS);
+            }
+            match &resolved {
+                None => self.check_entry(path.as_bytes(), pace)?,
+                Some(real) => self.check_entry(&read_back(real), pace)?,
+            }
+        }
         Ok(Opened { fd, stamp, resolved })
+    }
+
+    /// Fails where a directory above `path` may be entered by nobody.
+    fn check_entry(&self, path: &[u8], pace: Pace) -> Result<(), Errno> {
+        let how = How { flags: PLACE | OFlags::DIRECTORY, links: Links::Follow, pace };
+        for slash in memchr::memchr_iter(b'/', path) {
+            let above = self.resolver.open(self.root.as_fd(), &path[..slash], how)?;
+            if Stamp::of(&fstat(&above)?).closed_to_entry() {
+                return Err(Errno::ACCESS);
+            }
+        }
+        Ok(())
     }
 
     /// Where below the root a descriptor is now. The kernel keeps that name; we only read it.

@@ -104,6 +104,11 @@ impl Stamp {
         self.mode & 0o444 == 0
     }
 
+    /// A directory that nobody may go through.
+    pub(crate) fn closed_to_entry(&self) -> bool {
+        self.kind == Kind::Directory && self.mode & 0o111 == 0
+    }
+
     pub(crate) fn closed_to_writers(&self) -> bool {
         self.mode & 0o222 == 0
     }
