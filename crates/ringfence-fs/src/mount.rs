@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
 use rustix::io::Errno;
 
-use crate::again::openat;
+use crate::again::{openat, renameat_with};
 use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::locks::Locks;
@@ -220,4 +220,16 @@ pub(crate) fn open_entry(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(Owne
 /// What was opened still has to be looked at.
 pub(crate) fn open_at(parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
     openat(parent, name, access | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+}
+
+/// Gives something another name, where nothing has that name. File systems that cannot promise it, such as NFS, are
+/// asked a moment before.
+pub(crate) fn rename_onto_nothing(from: (BorrowedFd<'_>, &[u8]), to: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+    match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match look(to.0, to.1)? {
+            None => renameat(from.0, from.1, to.0, to.1),
+            Some(_) => Err(Errno::EXIST),
+        },
+        result => result,
+    }
 }

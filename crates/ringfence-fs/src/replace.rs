@@ -20,7 +20,7 @@ use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, wrong_type};
 use crate::locks::{Held, Intent};
-use crate::mount::{Durability, look, open_at};
+use crate::mount::{Durability, look, open_at, rename_onto_nothing};
 use crate::name::RESERVED;
 use crate::recover::recover;
 use crate::resolve::{CAREFUL, PLACE};
@@ -248,7 +248,7 @@ impl<'a> Fresh<'a> {
     }
 
     fn publish_new(self, slot: &Slot) -> Result<(), ToolError> {
-        match self.rename(&slot.name, RenameFlags::NOREPLACE) {
+        match rename_onto_nothing((self.parent, &self.name), (self.parent, &slot.name)) {
             Ok(()) => {
                 self.published();
                 Ok(())
@@ -263,7 +263,7 @@ impl<'a> Fresh<'a> {
 
     fn publish_over(self, slot: &Slot, old: &Old) -> Result<(), ToolError> {
         let fail = |errno| fault(errno, &slot.shown);
-        match self.rename(&slot.name, RenameFlags::EXCHANGE) {
+        match self.exchange(&slot.name) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Err(changed_meanwhile(slot, None)),
             // No exchange on this file system: look once more, then replace.
@@ -288,11 +288,11 @@ impl<'a> Fresh<'a> {
 
     /// What was displaced is not what was read: it gets its name back.
     fn take_back(self, slot: &Slot) -> Result<(), ToolError> {
-        match self.rename(&slot.name, RenameFlags::EXCHANGE) {
+        match self.exchange(&slot.name) {
             Ok(()) => {}
             // Ours is gone from there already: what it displaced gets the free name, or the next best.
             Err(Errno::NOENT) => {
-                if self.rename(&slot.name, RenameFlags::NOREPLACE).is_err() {
+                if rename_onto_nothing((self.parent, &self.name), (self.parent, &slot.name)).is_err() {
                     return self.keep_copy(slot);
                 }
                 self.published();
@@ -316,8 +316,8 @@ impl<'a> Fresh<'a> {
         Err(changed_meanwhile(slot, Some(&copy)))
     }
 
-    fn rename(&self, to: &[u8], how: RenameFlags) -> Result<(), Errno> {
-        renameat_with(self.parent, self.name.as_slice(), self.parent, to, how)
+    fn exchange(&self, with: &[u8]) -> Result<(), Errno> {
+        renameat_with(self.parent, self.name.as_slice(), self.parent, with, RenameFlags::EXCHANGE)
     }
 
     /// The temporary name is no longer ours to remove.

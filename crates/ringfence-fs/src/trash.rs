@@ -6,12 +6,11 @@
 use std::os::fd::BorrowedFd;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, RenameFlags, unlinkat};
+use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
-use crate::again::renameat_with;
 use crate::fault::fault;
-use crate::mount::{Mount, look};
+use crate::mount::{Mount, look, rename_onto_nothing};
 use crate::name::{RESERVED, show};
 use crate::stamp::{FileId, Kind};
 use crate::walk::{Ours, Step, Walk};
@@ -28,14 +27,14 @@ pub(crate) fn rename_away(
         let message = format!("`{shown}` was replaced by another program at the same moment; nothing was changed");
         ToolError::new(ErrorKind::Conflict, message)
     };
-    match renameat_with(parent, name, parent, to, RenameFlags::NOREPLACE) {
+    match rename_onto_nothing((parent, name), (parent, to)) {
         Ok(()) => {}
         Err(Errno::NOENT) => return Err(conflict()),
         Err(errno) => return Err(fault(errno, shown)),
     }
     match look(parent, to) {
         Ok(Some(moved)) if moved.id == id => Ok(()),
-        _ => match renameat_with(parent, to, parent, name, RenameFlags::NOREPLACE) {
+        _ => match rename_onto_nothing((parent, to), (parent, name)) {
             Ok(()) => Err(conflict()),
             // The name was taken again meanwhile. What has ours now would be out of everybody's sight.
             Err(_) => {
@@ -71,6 +70,6 @@ pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Con
 pub(crate) fn keep_as_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
     let Some(rest) = name.strip_prefix(RESERVED.as_bytes()) else { return Ok(show(name)) };
     let kept = format!("conflict-{}", String::from_utf8_lossy(rest));
-    renameat_with(parent, name, parent, kept.as_bytes(), RenameFlags::NOREPLACE)?;
+    rename_onto_nothing((parent, name), (parent, kept.as_bytes()))?;
     Ok(kept)
 }

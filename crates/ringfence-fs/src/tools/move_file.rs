@@ -16,7 +16,7 @@ use crate::again::{fsync, renameat_with};
 use crate::fault::{fault, wrong_type};
 use crate::locks::Intent;
 use crate::missing;
-use crate::mount::{Durability, look};
+use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
 use crate::recover::recover;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
@@ -205,9 +205,8 @@ fn check_unmoved(work: &Work, ticket: &Ticket<'_>) -> Result<(), ToolError> {
 /// Moves onto nothing.
 fn rename(work: &Work) -> Result<(), ToolError> {
     let Work { from, to, seen, .. } = work;
-    let forth =
-        || renameat_with(from.base(), from.name.as_slice(), to.base(), to.name.as_slice(), RenameFlags::NOREPLACE);
-    match forth() {
+    let (here, there) = ((from.base(), from.name.as_slice()), (to.base(), to.name.as_slice()));
+    match rename_onto_nothing(here, there) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(changed(&to.shown)),
         Err(Errno::NOENT) => return Err(changed(&from.shown)),
@@ -217,8 +216,7 @@ fn rename(work: &Work) -> Result<(), ToolError> {
         return Ok(());
     }
     // Something else stood there in the last moment: it goes back to where it was.
-    renameat_with(to.base(), to.name.as_slice(), from.base(), from.name.as_slice(), RenameFlags::NOREPLACE)
-        .map_err(|errno| fault(errno, &from.shown))?;
+    rename_onto_nothing(there, here).map_err(|errno| fault(errno, &from.shown))?;
     Err(changed(&from.shown))
 }
 
