@@ -35,14 +35,20 @@ use crate::world::{Answer, Setup, World};
 pub(crate) struct Case {
     name: String,
     setup: Setup,
-    given: Vec<Box<dyn Fn(&World)>>,
+    given: Vec<Act>,
     steps: Vec<Step>,
 }
+
+/// Something that is done to a world.
+type Act = Box<dyn Fn(&World)>;
+
+/// A look at a world and at what a call returned.
+type Look = Box<dyn Fn(&World, &Value)>;
 
 enum Step {
     Call(Call),
     /// Looks at the world, or changes it from outside.
-    Then(Box<dyn Fn(&World)>),
+    Then(Act),
 }
 
 struct Call {
@@ -64,7 +70,7 @@ enum Expected {
     /// The whole text of the reply, error or not.
     Text(Option<ErrorKind>, String),
     /// Success; the value is looked at, in the standard dialect.
-    Value(Box<dyn Fn(&World, &Value)>),
+    Value(Look),
 }
 
 /// Begins a case. It goes on with what is there, and then the calls.
