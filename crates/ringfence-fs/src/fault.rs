@@ -36,6 +36,15 @@ pub(crate) fn fault(errno: Errno, shown: &str) -> ToolError {
     ToolError::new(kind, message)
 }
 
+/// The error for a change that is made, and that the disk may not keep through a power cut.
+pub(crate) fn unsynced(errno: Errno, shown: &str) -> ToolError {
+    let message = format!(
+        "the change of `{shown}` is made, but the file system could not put it on disk (error {})",
+        errno.raw_os_error()
+    );
+    ToolError::new(ErrorKind::Io, message).detail("committed", true)
+}
+
 pub(crate) fn wrong_type(shown: &str, is: &str) -> ToolError {
     ToolError::new(ErrorKind::WrongType, format!("`{shown}` is {is}"))
 }

@@ -46,7 +46,7 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
         return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
     }
     // `cap-std` gives a descriptor that cannot be listed.
-    let Ok(directory) = listing(directory.fd.as_fd(), &spot.shown) else { return error };
+    let Ok(directory) = listing(directory.fd.as_fd()) else { return error };
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = RawDir::new(&directory, &mut buffer);

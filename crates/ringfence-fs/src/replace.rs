@@ -18,7 +18,7 @@ use rustix::io::{Errno, write};
 use crate::again::{fsync, openat, renameat_with};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
-use crate::fault::{fault, wrong_type};
+use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Held, Intent};
 use crate::mount::{Durability, look, open_at, rename_onto_nothing};
 use crate::name::RESERVED;
@@ -101,15 +101,18 @@ pub(crate) fn replace(
         held.intend(&intent(vec![ours.inode, old.stamp.id.inode]))?;
     }
     ticket.commit()?;
-    match &old {
+    let rest = match &old {
         None => fresh.publish_new(slot)?,
         Some(old) => fresh.publish_over(slot, old)?,
-    }
+    };
     if slot.mount.durability == Durability::Full {
-        fsync(parent).map_err(fail)?;
+        fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
     }
     made.keep(slot.mount.durability, &slot.shown)?;
-    held.settle();
+    // A note about a name that could not be removed stays, for the next who opens the workspace.
+    if rest == Rest::Gone {
+        held.settle();
+    }
     let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
     Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken })
 }
@@ -195,6 +198,13 @@ struct Fresh<'a> {
     fd: OwnedFd,
 }
 
+/// Whether anything of ours still stands at the temporary name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Gone,
+    Left,
+}
+
 impl<'a> Fresh<'a> {
     fn create(parent: BorrowedFd<'a>, name: Vec<u8>, mode: u32) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
@@ -247,11 +257,11 @@ impl<'a> Fresh<'a> {
         fchmod(&self.fd, Mode::from_raw_mode(old.stamp.mode & 0o777)).map_err(fail)
     }
 
-    fn publish_new(self, slot: &Slot) -> Result<(), ToolError> {
+    fn publish_new(self, slot: &Slot) -> Result<Rest, ToolError> {
         match rename_onto_nothing((self.parent, &self.name), (self.parent, &slot.name)) {
             Ok(()) => {
                 self.published();
-                Ok(())
+                Ok(Rest::Gone)
             }
             Err(Errno::EXIST) => Err(ToolError::new(
                 ErrorKind::Conflict,
@@ -261,7 +271,7 @@ impl<'a> Fresh<'a> {
         }
     }
 
-    fn publish_over(self, slot: &Slot, old: &Old) -> Result<(), ToolError> {
+    fn publish_over(self, slot: &Slot, old: &Old) -> Result<Rest, ToolError> {
         let fail = |errno| fault(errno, &slot.shown);
         match self.exchange(&slot.name) {
             Ok(()) => {}
@@ -274,20 +284,22 @@ impl<'a> Fresh<'a> {
                 }
                 renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
                 self.published();
-                return Ok(());
+                return Ok(Rest::Gone);
             }
             Err(errno) => return Err(fail(errno)),
         }
         let displaced = look(self.parent, &self.name).map_err(fail)?;
         if displaced.is_some_and(|displaced| displaced.same_content(&old.stamp)) {
-            // Dropping removes the old file, which has our temporary name now.
-            return Ok(());
+            // The old file has our temporary name now.
+            let removed = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty()).is_ok();
+            self.published();
+            return Ok(if removed { Rest::Gone } else { Rest::Left });
         }
-        self.take_back(slot)
+        Err(self.take_back(slot))
     }
 
     /// What was displaced is not what was read: it gets its name back.
-    fn take_back(self, slot: &Slot) -> Result<(), ToolError> {
+    fn take_back(self, slot: &Slot) -> ToolError {
         match self.exchange(&slot.name) {
             Ok(()) => {}
             // Ours is gone from there already: what it displaced gets the free name, or the next best.
@@ -296,24 +308,27 @@ impl<'a> Fresh<'a> {
                     return self.keep_copy(slot);
                 }
                 self.published();
-                return Err(changed_meanwhile(slot, None));
+                return changed_meanwhile(slot, None);
             }
             Err(_) => return self.keep_copy(slot),
         }
-        let mine = Stamp::of(&fstat(&self.fd).map_err(|errno| fault(errno, &slot.shown))?);
-        match look(self.parent, &self.name) {
-            Ok(back) if back.is_none_or(|back| back.id == mine.id) => Err(changed_meanwhile(slot, None)),
+        match (fstat(&self.fd), look(self.parent, &self.name)) {
+            (Ok(mine), Ok(back)) if back.is_none_or(|back| back.id == Stamp::of(&mine).id) => {
+                changed_meanwhile(slot, None)
+            }
             // Somebody replaced the file between our two steps.
             _ => self.keep_copy(slot),
         }
     }
 
     /// What has our temporary name now is not ours to remove: it stays under a name of its own.
-    fn keep_copy(self, slot: &Slot) -> Result<(), ToolError> {
+    fn keep_copy(self, slot: &Slot) -> ToolError {
         let kept = keep_as_conflict(self.parent, &self.name);
         self.published();
-        let copy = kept.map_err(|errno| fault(errno, &slot.shown))?;
-        Err(changed_meanwhile(slot, Some(&copy)))
+        match kept {
+            Ok(copy) => changed_meanwhile(slot, Some(&copy)),
+            Err(errno) => fault(errno, &slot.shown),
+        }
     }
 
     fn exchange(&self, with: &[u8]) -> Result<(), Errno> {

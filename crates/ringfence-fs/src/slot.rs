@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
 use crate::again::{fsync, openat};
-use crate::fault::{fault, wrong_type};
+use crate::fault::{fault, unsynced, wrong_type};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{may_create, read_back, show};
@@ -179,7 +179,7 @@ impl Slot {
         let fail = |errno| fault(errno, &self.shown);
         let mut made = Made { directories: Vec::new(), parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))? };
         // A descriptor that only names the directory cannot be synced; one that lists it can.
-        if let Ok(listing) = openat(&made.parent, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty()) {
+        if let Ok(listing) = listing(made.parent.as_fd()) {
             made.parent = listing;
         }
         for name in &self.missing {
@@ -191,8 +191,16 @@ impl Slot {
                 Err(Errno::EXIST) => false,
                 Err(errno) => return Err(fail(errno)),
             };
-            let child = self.mount.resolver.open_child(made.parent.as_fd(), name);
-            let parent = std::mem::replace(&mut made.parent, child.map_err(|errno| self.not_a_directory(errno))?);
+            let child = match self.mount.resolver.open_child(made.parent.as_fd(), name) {
+                Ok(child) => child,
+                Err(errno) => {
+                    if ours {
+                        let _ = unlinkat(&made.parent, name.as_slice(), AtFlags::REMOVEDIR);
+                    }
+                    return Err(self.not_a_directory(errno));
+                }
+            };
+            let parent = std::mem::replace(&mut made.parent, child);
             if ours {
                 made.directories.push((parent, name.clone()));
             }
@@ -222,7 +230,7 @@ impl Made {
         let made = std::mem::take(&mut self.directories);
         if durability == Durability::Full {
             for (parent, _) in &made {
-                fsync(parent).map_err(|errno| fault(errno, shown))?;
+                fsync(parent).map_err(|errno| unsynced(errno, shown))?;
             }
         }
         Ok(())
@@ -238,10 +246,14 @@ impl Drop for Made {
     }
 }
 
-/// A descriptor of a held directory that can be listed and synced.
-pub(crate) fn listing(directory: BorrowedFd<'_>, shown: &str) -> Result<OwnedFd, ToolError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
-    openat(directory, c".", flags, Mode::empty()).map_err(|errno| fault(errno, shown))
+/// Puts a held directory on disk, after a change in it.
+pub(crate) fn sync_directory(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
+    listing(directory).and_then(fsync).map_err(|errno| unsynced(errno, shown))
+}
+
+/// A descriptor of a held directory that can be listed and synced: one that only names it can be neither.
+pub(crate) fn listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())
 }
 
 /// A directory that nobody may write is left alone, also by root.

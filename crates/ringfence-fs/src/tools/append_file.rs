@@ -17,7 +17,7 @@ use super::{Changed, check_size};
 use crate::Fence;
 use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
-use crate::fault::fault;
+use crate::fault::{fault, unsynced};
 use crate::locks::{Held, Intent};
 use crate::mount::open_at;
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
@@ -182,16 +182,20 @@ fn append_in_place(
         after,
     })?;
     ticket.commit()?;
-    // What is not known to be on disk was not added: the caller is told so, and may try again.
-    if let Err(errno) = write_all(file.as_fd(), content).and_then(|()| fdatasync(&file)) {
-        ftruncate(&file, before).map_err(fail)?;
+    let added = write_all(file.as_fd(), content)
+        .and_then(|()| match now.mode & 0o7000 {
+            0 => Ok(()),
+            // Contents that somebody else chose must not run with the owner's rights.
+            _ => fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)),
+        })
+        .and_then(|()| fdatasync(&file));
+    if let Err(errno) = added {
+        // Who is told that it failed will try again, and must not find it there already.
+        ftruncate(&file, before).map_err(|errno| unsynced(errno, &slot.shown))?;
         held.settle();
         return Err(fail(errno));
     }
     held.settle();
-    if now.mode & 0o7000 != 0 {
-        fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)).map_err(fail)?;
-    }
     if slot.look_in(parent)?.is_none_or(|now| now.id != old.stamp.id) {
         return Err(replaced(slot));
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::again::fsync;
-use crate::fault::fault;
+use crate::fault::{fault, unsynced};
 use crate::mount::Durability;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};
 use crate::stamp::{Kind, Stamp};
@@ -87,7 +87,7 @@ impl Tool for CreateDirectory {
                 Err(errno) => return Err(fault(errno, &slot.shown)),
             }
             if slot.mount.durability == Durability::Full {
-                fsync(&made.parent).map_err(|errno| fault(errno, &slot.shown))?;
+                fsync(&made.parent).map_err(|errno| unsynced(errno, &slot.shown))?;
             }
             made.keep(slot.mount.durability, &slot.shown)?;
         }

@@ -9,14 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
-use crate::again::fsync;
 use crate::fault::fault;
 use crate::locks::Intent;
 use crate::missing;
 use crate::mount::Durability;
 use crate::recover::recover;
 use crate::replace::temporary_name;
-use crate::slot::{Meant, Slot, check_directory_writable};
+use crate::slot::{Meant, Slot, check_directory_writable, sync_directory};
 use crate::stamp::{Kind, Stamp};
 use crate::trash::{purge, rename_away};
 
@@ -124,7 +123,8 @@ impl Tool for DeleteFile {
         held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
         ticket.commit()?;
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
-        let synced = if slot.mount.durability == Durability::Full { sync(&slot) } else { Ok(()) };
+        let full = slot.mount.durability == Durability::Full;
+        let synced = if full { sync_directory(parent, &slot.shown) } else { Ok(()) };
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
         if purge(&slot.mount, parent, &away, cx).is_ok() {
             held.settle();
@@ -157,9 +157,4 @@ fn check_same(slot: &Slot, seen: &Stamp, manifest: Option<&Manifest>, ticket: &T
         }
     }
     Ok(())
-}
-
-fn sync(slot: &Slot) -> Result<(), ToolError> {
-    let made = crate::slot::listing(slot.base(), &slot.shown)?;
-    fsync(made).map_err(|errno| fault(errno, &slot.shown))
 }

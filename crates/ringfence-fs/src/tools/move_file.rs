@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
-use crate::again::{fsync, renameat_with};
+use crate::again::renameat_with;
 use crate::fault::{fault, wrong_type};
 use crate::locks::Intent;
 use crate::missing;
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
 use crate::recover::recover;
-use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
+use crate::slot::{Meant, Parents, Slot, check_directory_writable, sync_directory};
 use crate::stamp::{FileId, Kind, Stamp};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -137,7 +137,7 @@ impl Tool for MoveFile {
         }
         if from.mount.durability == Durability::Full {
             for slot in [to, from] {
-                fsync(listing(slot.base(), &slot.shown)?).map_err(|errno| fault(errno, &slot.shown))?;
+                sync_directory(slot.base(), &slot.shown)?;
             }
         }
         Ok(Outcome {
