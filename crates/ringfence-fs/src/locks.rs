@@ -41,8 +41,19 @@ pub(crate) enum Intent {
     /// What stands at this name is to go, if it is one of these inodes. Anything else that came to stand there is
     /// somebody's, and is kept under another name. No inode at all means that only we can have put it there.
     Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64> },
+    /// Two files change places, and then the one that stood at `to` goes. Found with each in the other's place, it
+    /// goes; found otherwise, both stay, because somebody else put them there.
+    Overwrite { from: Place, to: Place },
     /// Bytes are added to a file. Found between the two lengths, it goes back to the first.
     Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, after: u64 },
+}
+
+/// A name below the root, and the inode that stood there when the note was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) parent: Vec<u8>,
+    pub(crate) name: Vec<u8>,
+    pub(crate) inode: u64,
 }
 
 impl Locks {
@@ -138,16 +149,18 @@ impl Held {
 
 impl Intent {
     fn encode(&self) -> Vec<u8> {
-        let (kind, parent, name, numbers) = match self {
-            Self::Remove { parent, name, inodes } => ("remove", parent, name, inodes.clone()),
+        let (kind, texts, numbers) = match self {
+            Self::Remove { parent, name, inodes } => ("remove", vec![parent, name], inodes.clone()),
+            Self::Overwrite { from, to } => {
+                ("overwrite", vec![&from.parent, &from.name, &to.parent, &to.name], vec![from.inode, to.inode])
+            }
             Self::Append { parent, name, inode, before, after } => {
-                ("append", parent, name, vec![*inode, *before, *after])
+                ("append", vec![parent, name], vec![*inode, *before, *after])
             }
         };
         let numbers = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-        let mut note = Vec::new();
-        note.extend_from_slice(kind.as_bytes());
-        for text in [numbers.as_bytes(), parent, name] {
+        let mut note = kind.as_bytes().to_vec();
+        for text in std::iter::once(numbers.as_bytes()).chain(texts.into_iter().map(Vec::as_slice)) {
             note.push(0);
             note.extend_from_slice(text);
         }
@@ -158,13 +171,20 @@ impl Intent {
 
     fn decode(note: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = note.split(|byte| *byte == 0).collect();
-        let [kind, numbers, parent, name, b"."] = fields[..] else { return None };
+        let [kind, numbers, texts @ .., b"."] = &fields[..] else { return None };
         let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
         let numbers = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
-        let (parent, name) = (parent.to_vec(), name.to_vec());
-        match (kind, &numbers[..]) {
-            (b"remove", _) => Some(Self::Remove { parent, name, inodes: numbers }),
-            (b"append", &[inode, before, after]) => Some(Self::Append { parent, name, inode, before, after }),
+        let place = |parent: &[u8], name: &[u8], inode| Place { parent: parent.to_vec(), name: name.to_vec(), inode };
+        match (*kind, texts, &numbers[..]) {
+            (b"remove", [parent, name], _) => {
+                Some(Self::Remove { parent: parent.to_vec(), name: name.to_vec(), inodes: numbers })
+            }
+            (b"overwrite", [from_parent, from, to_parent, to], &[source, target]) => {
+                Some(Self::Overwrite { from: place(from_parent, from, source), to: place(to_parent, to, target) })
+            }
+            (b"append", [parent, name], &[inode, before, after]) => {
+                Some(Self::Append { parent: parent.to_vec(), name: name.to_vec(), inode, before, after })
+            }
             _ => None,
         }
     }
@@ -186,13 +206,17 @@ fn unusable(errno: Errno) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use super::Intent;
+    use super::{Intent, Place};
 
     #[test]
     fn a_note_is_read_back_and_a_torn_one_is_none() {
         let intents = [
             Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![] },
             Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![7, 8] },
+            Intent::Overwrite {
+                from: Place { parent: b"a".to_vec(), name: b"b".to_vec(), inode: 3 },
+                to: Place { parent: Vec::new(), name: b"c".to_vec(), inode: 4 },
+            },
             Intent::Append { parent: Vec::new(), name: b"log".to_vec(), inode: 7, before: 10, after: 20 },
         ];
         for intent in intents {

@@ -2,7 +2,7 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
@@ -31,20 +31,28 @@ pub(crate) fn recover_all(mount: &Mount) {
 }
 
 fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
-    let (Intent::Remove { parent, name, .. } | Intent::Append { parent, name, .. }) = intent;
-    let path = GuestPath::parse(&show(if parent.is_empty() { b"." } else { parent })).ok()?;
-    let parent = mount.lookup(&path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd;
-    let found = look(parent.as_fd(), name).ok()??;
     match intent {
-        Intent::Remove { inodes, .. } if !inodes.is_empty() && !inodes.contains(&found.id.inode) => {
-            keep_as_conflict(parent.as_fd(), name).ok().map(drop)
-        }
-        Intent::Remove { .. } if found.kind == Kind::Directory => {
+        Intent::Remove { parent, name, inodes } => {
+            let parent = open_parent(mount, parent)?;
+            let found = look(parent.as_fd(), name).ok()??;
+            if !inodes.is_empty() && !inodes.contains(&found.id.inode) {
+                return keep_as_conflict(parent.as_fd(), name).ok().map(drop);
+            }
+            if found.kind != Kind::Directory {
+                return unlinkat(&parent, name.as_slice(), AtFlags::empty()).ok();
+            }
             let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
             purge(mount, parent.as_fd(), name, &Context::new(&limits, Pace::Patient, &signal)).ok()
         }
-        Intent::Remove { .. } => unlinkat(&parent, name.as_slice(), AtFlags::empty()).ok(),
-        Intent::Append { inode, before, after, .. } => {
+        Intent::Overwrite { from, to } => {
+            let (from_parent, to_parent) = (open_parent(mount, &from.parent)?, open_parent(mount, &to.parent)?);
+            let inode_at = |parent: &OwnedFd, name: &[u8]| Some(look(parent.as_fd(), name).ok()??.id.inode);
+            let swapped = inode_at(&from_parent, &from.name) == Some(to.inode)
+                && inode_at(&to_parent, &to.name) == Some(from.inode);
+            swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
+        }
+        Intent::Append { parent, name, inode, before, after } => {
+            let parent = open_parent(mount, parent)?;
             let file = open_at(parent.as_fd(), name, OFlags::WRONLY).ok()?;
             let now = Stamp::of(&fstat(&file).ok()?);
             if now.id.inode == *inode && (before + 1..*after).contains(&now.size) {
@@ -54,4 +62,9 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
             Some(())
         }
     }
+}
+
+fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
+    let path = GuestPath::parse(&show(if path.is_empty() { b"." } else { path })).ok()?;
+    Some(mount.lookup(&path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
 }

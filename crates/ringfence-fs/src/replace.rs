@@ -288,7 +288,8 @@ impl<'a> Fresh<'a> {
             }
             Err(errno) => return Err(fail(errno)),
         }
-        let displaced = look(self.parent, &self.name).map_err(fail)?;
+        // What cannot be looked at may be anything, and goes back as well.
+        let displaced = look(self.parent, &self.name).ok().flatten();
         if displaced.is_some_and(|displaced| displaced.same_content(&old.stamp)) {
             // The old file has our temporary name now.
             let removed = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty()).is_ok();

@@ -123,8 +123,10 @@ impl Tool for DeleteFile {
         held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
         ticket.commit()?;
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
-        let full = slot.mount.durability == Durability::Full;
-        let synced = if full { sync_directory(parent, &slot.shown) } else { Ok(()) };
+        let synced = match slot.mount.durability {
+            Durability::Full => sync_directory(parent, &slot.shown),
+            Durability::Ordered => Ok(()),
+        };
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
         if purge(&slot.mount, parent, &away, cx).is_ok() {
             held.settle();

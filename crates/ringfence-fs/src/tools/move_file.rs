@@ -14,7 +14,7 @@ use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
 use crate::again::renameat_with;
 use crate::fault::{fault, wrong_type};
-use crate::locks::Intent;
+use crate::locks::{Intent, Place};
 use crate::missing;
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
@@ -123,14 +123,12 @@ impl Tool for MoveFile {
         }
         check_unmoved(&work, ticket)?;
         if let (Some(target), Some((held, _))) = (target, held.first()) {
-            held.intend(&Intent::Remove {
-                parent: from.parent_path(),
-                name: from.name.clone(),
-                inodes: vec![target.id.inode],
-            })?;
-            ticket.commit()?;
-            exchange(&work, target)?;
+            let note = |slot: &Slot, inode| Place { parent: slot.parent_path(), name: slot.name.clone(), inode };
+            held.intend(&Intent::Overwrite { from: note(from, seen.id.inode), to: note(to, target.id.inode) })?;
+            let moved = ticket.commit().and_then(|()| exchange(&work, target));
+            // Done or refused, the two stand where they should.
             held.settle();
+            moved?;
         } else {
             ticket.commit()?;
             rename(&work)?;
@@ -236,8 +234,9 @@ fn exchange(work: &Work, target: &Stamp) -> Result<(), ToolError> {
         Err(errno) => return Err(fault(errno, &to.shown)),
     }
     if is_at(to.base(), &to.name, seen.id) && is_at(from.base(), &from.name, target.id) {
-        return unlinkat(from.base(), from.name.as_slice(), AtFlags::empty())
-            .map_err(|errno| fault(errno, &from.shown));
+        let Err(errno) = unlinkat(from.base(), from.name.as_slice(), AtFlags::empty()) else { return Ok(()) };
+        swap().map_err(|errno| fault(errno, &to.shown))?;
+        return Err(fault(errno, &from.shown));
     }
     swap().map_err(|errno| fault(errno, &to.shown))?;
     Err(changed(&to.shown))
