@@ -63,7 +63,7 @@ fn every_acknowledged_edit_of_eight_processes_is_in_the_file_once() {
             }
             reads
         });
-        let told = at_once(20, |line| {
+        let told = at_once(40, |line| {
             let arguments = json!({"path": "list.txt", "oldText": "TAIL", "newText": format!("{line}\nTAIL")});
             let said = site.call("edit_file", &arguments);
             if said.code == Some(0) { Ok(()) } else { Err(said.error()) }
@@ -83,7 +83,7 @@ fn every_acknowledged_edit_of_eight_processes_is_in_the_file_once() {
 fn every_acknowledged_append_of_eight_processes_is_in_the_file_once() {
     let site = Site::new();
     // The file is not there at first: its making is part of the race.
-    let told = at_once(20, |line| {
+    let told = at_once(40, |line| {
         let said = site.call("append_file", &json!({"path": "log.txt", "content": format!("{line}\n")}));
         if said.code == Some(0) { Ok(()) } else { Err(said.error()) }
     });
@@ -104,7 +104,7 @@ fn check_lines(text: &str, told: &Told) {
 fn a_counter_that_eight_processes_raise_by_what_they_read_loses_no_step() {
     let site = Site::new();
     site.write("counter", "0");
-    let told = at_once(6, |_| {
+    let told = at_once(10, |_| {
         loop {
             let read = site.call("read_file", &json!({"path": "counter"})).value();
             let count: u64 = read["content"].as_str().unwrap().parse().unwrap();
@@ -117,8 +117,8 @@ fn a_counter_that_eight_processes_raise_by_what_they_read_loses_no_step() {
         }
     });
     check_refusals(&told);
-    assert_eq!(site.read("counter"), (AGENTS * 6).to_string());
-    assert_eq!(told.done.len(), AGENTS * 6);
+    assert_eq!(site.read("counter"), (AGENTS * 10).to_string());
+    assert_eq!(told.done.len(), AGENTS * 10);
 }
 
 #[test]
