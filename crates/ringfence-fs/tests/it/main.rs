@@ -13,6 +13,7 @@
 mod attacks;
 mod basics;
 mod blocked;
+mod model;
 mod races;
 mod search;
 mod slow;

@@ -192,11 +192,9 @@ fn remove(path: &Path) -> std::io::Result<()> {
 
 /// A world with something to exchange in it, in memory if there is such a place: more races in the same time.
 fn arena(pattern: Pattern, backend: Backend) -> World {
-    let memory = Path::new("/dev/shm");
-    let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     let mut setup = Setup::default().on(backend);
     setup.limits.call_time = Duration::from_secs(20);
-    let world = World::at(directory.unwrap(), setup);
+    let world = World::in_memory(setup);
     tree(&world.outside.join("twin"), SECRET).unwrap();
     std::fs::write(world.outside.join("twin").join(OUTSIDE_NAME), SECRET).unwrap();
     pattern.build(&world.root, &world.outside).unwrap();

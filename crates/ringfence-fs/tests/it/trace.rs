@@ -1,5 +1,6 @@
 //! Records as short lines, for tests that look at them.
 
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     kept: Arc<(Mutex<Vec<String>>, Condvar)>,
-    /// Cancelled when a call begins to run.
-    at_begin: Option<CancellationToken>,
+    /// Cancelled when a call begins to run; the call goes on when the other end of the channel is gone.
+    at_begin: Option<(CancellationToken, Arc<Mutex<Receiver<()>>>)>,
 }
 
 impl Trace {
-    pub(crate) fn cancelling_at_begin(cancel: &CancellationToken) -> Self {
-        Self { at_begin: Some(cancel.clone()), ..Self::default() }
+    /// Cancels a call when it begins to run, and lets it go on when what comes second is dropped.
+    pub(crate) fn cancelling_at_begin(cancel: &CancellationToken) -> (Self, Sender<()>) {
+        let (go, gone) = channel();
+        (Self { at_begin: Some((cancel.clone(), Arc::new(Mutex::new(gone)))), ..Self::default() }, go)
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -42,11 +45,12 @@ impl AuditSink for Trace {
             Moment::Refused { error, .. } => format!("refused {:?}", error.kind),
             Moment::Overdue { error, .. } => format!("overdue {:?}", error.kind),
         };
-        if let (Moment::Begin { .. }, Some(cancel)) = (&record.moment, &self.at_begin) {
-            cancel.cancel();
-        }
         self.kept.0.lock().unwrap().push(line);
         self.kept.1.notify_all();
+        if let (Moment::Begin { .. }, Some((cancel, gone))) = (&record.moment, &self.at_begin) {
+            cancel.cancel();
+            let _ = gone.lock().unwrap().recv();
+        }
         Ok(())
     }
 }

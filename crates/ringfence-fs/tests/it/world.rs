@@ -83,6 +83,13 @@ impl World {
         Self::at(directory, setup)
     }
 
+    /// In memory if there is such a place: for tests that do very much.
+    pub(crate) fn in_memory(setup: Setup) -> Self {
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self::at(directory.unwrap(), setup)
+    }
+
     pub(crate) fn at(directory: tempfile::TempDir, setup: Setup) -> Self {
         let (root, outside) = (directory.path().join("ws"), directory.path().join("outside"));
         for made in [&root, &outside] {
