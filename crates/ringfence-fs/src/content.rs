@@ -44,8 +44,21 @@ pub(crate) struct Part {
 /// Whether the digest of the whole file is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hashing {
+    /// Where the file is not too large to be hashed.
     Wanted,
+    /// A file that is too large to be hashed cannot be read.
+    Required,
     Unwanted,
+}
+
+impl Hashing {
+    fn check(self, file: &Opened, shown: &str, cx: &Context<'_>) -> Result<(), ToolError> {
+        if self == Self::Required && file.stamp.size > cx.limits.hash_bytes {
+            let message = format!("`{shown}` has more than the {} bytes that may be hashed", cx.limits.hash_bytes);
+            return Err(ToolError::new(ErrorKind::ReadLimit, message));
+        }
+        Ok(())
+    }
 }
 
 /// Reads a file from its start, up to the limit.
@@ -60,6 +73,7 @@ pub(crate) fn read_start(
         Errno::AGAIN if cx.pace == Pace::Quick => cx.stall(),
         other => fault(other, shown),
     };
+    hashing.check(file, shown, cx)?;
     let Stamp { size, .. } = file.stamp;
     if cx.pace == Pace::Quick && size > QUICK_BYTES {
         return Err(cx.stall());
@@ -71,8 +85,8 @@ pub(crate) fn read_start(
     let truncated = size > limit || (size == 0 && bytes.len() as u64 == limit);
     let digest = match hashing {
         Hashing::Unwanted => None,
-        Hashing::Wanted if !truncated => Some(Digest::of(&bytes)),
-        Hashing::Wanted => hash(mount, file, shown, cx)?,
+        Hashing::Wanted | Hashing::Required if !truncated => Some(Digest::of(&bytes)),
+        Hashing::Wanted | Hashing::Required => hash(mount, file, shown, cx)?,
     };
     // One read sees one state of the file; several may see several.
     let unsteady = bytes.len() > CHUNK && !Stamp::of(&fstat(&file.fd).map_err(fail)?).same_content(&file.stamp);
@@ -92,7 +106,8 @@ pub(crate) fn read_window(
         return Err(cx.stall());
     }
     let fail = |errno| fault(errno, shown);
-    let whole = hashing == Hashing::Wanted && file.stamp.size <= cx.limits.hash_bytes;
+    hashing.check(file, shown, cx)?;
+    let whole = hashing != Hashing::Unwanted && file.stamp.size <= cx.limits.hash_bytes;
     let known = if whole { mount.digests.recall(&file.stamp) } else { None };
     let mut hasher = (whole && known.is_none()).then(Hasher::default);
     let mut lines = LineCounter::new(window, cx.limits.read_bytes);

@@ -36,6 +36,15 @@ pub struct MountSpec {
     pub rights: Rights,
 }
 
+/// A path as a caller gave it, and how their dialect reads it.
+#[derive(Clone, Debug)]
+pub(crate) enum Given {
+    /// Relative to the workspace, absolute inside it, or `@mount/…` where further mounts are declared.
+    Workspace(String),
+    /// Always `@mount/…`, without `..`, and shown so.
+    Mounted(String),
+}
+
 /// How the fence works.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -127,6 +136,31 @@ impl Fence {
         Ok(spot)
     }
 
+    /// The same, for tools that several dialects offer.
+    pub(crate) fn locate_given(&self, given: &Given, cx: &Context<'_>) -> Result<Spot, ToolError> {
+        let spot = match given {
+            Given::Workspace(text) => self.find(text)?,
+            Given::Mounted(text) => self.find_mounted(text)?,
+        };
+        cx.name_subject(&spot.shown);
+        Ok(spot)
+    }
+
+    fn find_mounted(&self, text: &str) -> Result<Spot, ToolError> {
+        let Some(named) = text.strip_prefix('@') else {
+            let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
+            let message = format!("a path must begin with a mount: {}", aliases.join(", "));
+            return Err(ToolError::new(ErrorKind::InvalidPath, message));
+        };
+        let (alias, rest) = named.split_once('/').unwrap_or((named, "."));
+        let mount = self.mounts.iter().find(|mount| &*mount.alias == alias).ok_or_else(|| self.unknown_alias(alias))?;
+        let path = GuestPath::parse(if rest.is_empty() { "." } else { rest })?;
+        if path.climbs() {
+            return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not have `..` in it"));
+        }
+        Ok(spot(mount, path, Shown::WithAlias))
+    }
+
     fn find(&self, text: &str) -> Result<Spot, ToolError> {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
@@ -135,10 +169,10 @@ impl Fence {
             let mount =
                 self.mounts.iter().find(|mount| &*mount.alias == alias).ok_or_else(|| self.unknown_alias(alias))?;
             let path = GuestPath::parse(if rest.is_empty() { "." } else { rest })?;
-            return Ok(spot(mount, path));
+            return Ok(spot(mount, path, if mount.named { Shown::WithAlias } else { Shown::Bare }));
         }
         let mount = &self.mounts[0];
-        Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?))
+        Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::Bare))
     }
 
     fn unknown_alias(&self, alias: &str) -> ToolError {
@@ -151,11 +185,18 @@ impl Fence {
     }
 }
 
-fn spot(mount: &Arc<Mount>, path: GuestPath) -> Spot {
-    let shown = match (mount.named, path.is_root()) {
-        (false, _) => path.shown(),
-        (true, true) => format!("@{}", mount.alias),
-        (true, false) => format!("@{}/{}", mount.alias, path.shown()),
+/// Whether replies name the mount of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Bare,
+    WithAlias,
+}
+
+fn spot(mount: &Arc<Mount>, path: GuestPath, how: Shown) -> Spot {
+    let shown = match (how, path.is_root()) {
+        (Shown::Bare, _) => path.shown(),
+        (Shown::WithAlias, true) => format!("@{}", mount.alias),
+        (Shown::WithAlias, false) => format!("@{}/{}", mount.alias, path.shown()),
     };
     Spot { mount: Arc::clone(mount), path, shown }
 }

@@ -34,11 +34,19 @@ pub(crate) struct Entry {
     kind: Option<EntryKind>,
 }
 
+impl Entry {
+    /// Whether the directory says that this is a link. Where it says nothing, only a look tells.
+    pub(crate) fn is_link(&self) -> Option<bool> {
+        self.kind.map(|kind| kind == EntryKind::Link)
+    }
+}
+
 /// What the directory says an entry is; some file systems do not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EntryKind {
     Directory,
     File,
+    Link,
     Other,
 }
 
@@ -253,6 +261,7 @@ pub(crate) fn read_directory(
         let kind = Kind::of(entry.file_type()).map(|kind| match kind {
             Kind::Directory => EntryKind::Directory,
             Kind::File => EntryKind::File,
+            Kind::Link => EntryKind::Link,
             _ => EntryKind::Other,
         });
         entries.push(Entry { name: name.to_vec(), kind });

@@ -16,15 +16,18 @@ pub enum Dialect {
     Standard,
     /// Plain text, `ok: …` or `category: detail`; five workspace tools.
     Miniclaw,
+    /// Flat JSON, `{ok:true,…}` or `{ok:false,error}`; `fs.*` over mounts.
+    Crewagent,
 }
 
 impl Dialect {
-    pub const ALL: [Self; 2] = [Self::Standard, Self::Miniclaw];
+    pub const ALL: [Self; 3] = [Self::Standard, Self::Miniclaw, Self::Crewagent];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
             Self::Miniclaw => "miniclaw",
+            Self::Crewagent => "crewagent",
         }
     }
 
@@ -37,6 +40,7 @@ impl Dialect {
         match self {
             Self::Standard => standard(error.kind),
             Self::Miniclaw => miniclaw(error),
+            Self::Crewagent => crewagent(error.kind),
         }
     }
 
@@ -44,8 +48,13 @@ impl Dialect {
     pub fn render_error(self, error: &ToolError) -> String {
         let name = self.error_name(error);
         match self {
-            Self::Standard => {
-                let error = ErrorBody { code: name, message: &error.message, details: &error.details };
+            Self::Standard | Self::Crewagent => {
+                let mut details = error.details.clone();
+                // This dialect has no name for it, so it says why.
+                if self == Self::Crewagent && error.kind == ErrorKind::PermissionDenied {
+                    details.entry("reason").or_insert_with(|| "permission denied".into());
+                }
+                let error = ErrorBody { code: name, message: &error.message, details: &details };
                 json(&ErrorEnvelope { ok: false, error })
             }
             // This one is a whole sentence instead of a category and its detail.
@@ -59,7 +68,7 @@ impl Dialect {
         let name = &name[..name.floor_char_boundary(64)];
         let known: Vec<&str> = offered.collect();
         let message = match self {
-            Self::Standard => match nearest(name, known.iter().copied()) {
+            Self::Standard | Self::Crewagent => match nearest(name, known.iter().copied()) {
                 Some(guess) => format!("there is no tool `{name}` here; did you mean `{guess}`?"),
                 None => format!("there is no tool `{name}` here"),
             },
@@ -68,9 +77,14 @@ impl Dialect {
         ToolError::new(ErrorKind::UnknownTool, message).detail("available", known)
     }
 
-    /// The reply that carries a value, in the dialects that speak JSON.
+    /// The standard dialect's reply that carries a value.
     pub(crate) fn render_value<V: Serialize>(value: &V, notes: Notes) -> String {
         json(&ValueEnvelope { ok: true, value, modified: notes.modified })
+    }
+
+    /// The reply whose fields stand beside `ok`.
+    pub(crate) fn render_flat<V: Serialize>(value: &V, notes: Notes) -> String {
+        json(&FlatEnvelope { ok: true, value, modified: notes.modified })
     }
 }
 
@@ -132,9 +146,37 @@ fn miniclaw(error: &ToolError) -> &'static str {
     }
 }
 
+fn crewagent(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidArgs => "E_INVALID_ARGS",
+        ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace | ErrorKind::ReadOnly => "E_SANDBOX_VIOLATION",
+        ErrorKind::NotFound => "ENOENT",
+        ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::EditNotFound | ErrorKind::AmbiguousEdit => {
+            "E_PRECONDITION_FAILED"
+        }
+        ErrorKind::ApprovalDenied => "E_APPROVAL_DENIED",
+        ErrorKind::NotText => "FS_READ_BINARY_FALLBACK",
+        ErrorKind::ReadLimit => "E_READ_LIMIT",
+        ErrorKind::WriteLimit => "E_WRITE_LIMIT",
+        ErrorKind::Timeout => "E_TIMEOUT",
+        ErrorKind::Cancelled => "E_CANCELLED",
+        ErrorKind::UnknownTool | ErrorKind::Unavailable => "TOOL_NOT_AVAILABLE",
+        ErrorKind::PermissionDenied | ErrorKind::WrongType | ErrorKind::Io | ErrorKind::Internal => "E_INTERNAL",
+    }
+}
+
 #[derive(Serialize)]
 struct ValueEnvelope<'a, V> {
     ok: bool,
+    value: &'a V,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    modified: bool,
+}
+
+#[derive(Serialize)]
+struct FlatEnvelope<'a, V> {
+    ok: bool,
+    #[serde(flatten)]
     value: &'a V,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     modified: bool,

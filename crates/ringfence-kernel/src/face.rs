@@ -56,6 +56,20 @@ impl<T: Tool> Face<T> {
         }
     }
 
+    /// A face in the `crewagent` dialect: arguments `A`, reply fields `V`.
+    pub fn crewagent<A, V>(name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        Self {
+            definition: define::<A>(Dialect::Crewagent, name, Some(output_schema::<V>())),
+            decode: decode_into::<A, T>,
+            render: Render::Value(|outcome, notes| Dialect::render_flat(&V::from(outcome), notes)),
+        }
+    }
+
     /// A face in the `miniclaw` dialect: arguments `A`, reply text.
     pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
     where

@@ -79,6 +79,14 @@ impl Limits {
                 call_time: Duration::from_secs(10),
                 ..standard
             },
+            Dialect::Crewagent => Self {
+                read_bytes: 50_000,
+                write_bytes: 100_000,
+                edit_bytes: 100_000,
+                hash_bytes: GIB,
+                list_entries: 200,
+                ..standard
+            },
         }
     }
 

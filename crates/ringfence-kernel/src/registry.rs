@@ -117,8 +117,13 @@ impl Catalog {
     }
 
     pub(crate) fn offer(&self, name: &str) -> Option<&Arc<dyn Offer>> {
-        self.offers.iter().find(|offer| offer.definition().name == name)
+        self.offers.iter().find(|offer| is_called(offer.definition().name, name))
     }
+}
+
+/// Some APIs allow no dot in a name; a hyphen stands for it there.
+fn is_called(name: &str, wanted: &str) -> bool {
+    name == wanted || (name.contains('.') && name.replace('.', "-") == wanted)
 }
 
 impl fmt::Debug for Registry {

@@ -220,8 +220,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let dialect = value(managed.dialect).or(flags.dialect).or(value(user.dialect)).unwrap_or_default();
     let preset = value(managed.preset).or(flags.preset).or(value(user.preset)).unwrap_or(match dialect {
         Dialect::Standard => Preset::Ask,
-        // This dialect has no approvals: what may be done is done.
-        Dialect::Miniclaw => Preset::Edits,
+        // These dialects have no approvals: what may be done is done.
+        Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
     });
     let defaults =
         |pick: fn(&AgentDefaults) -> Option<bool>| pick(&managed.agents.defaults).or(pick(&user.agents.defaults));
@@ -283,7 +283,7 @@ fn narrow(tools: &mut Choice, by: &ToolKeys) {
 
 fn log_to(log: Option<&str>, dialect: Dialect) -> LogTo {
     match (log, dialect) {
-        (Some("none"), _) | (None, Dialect::Standard) => LogTo::Nowhere,
+        (Some("none"), _) | (None, Dialect::Standard | Dialect::Crewagent) => LogTo::Nowhere,
         (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTo::StandardError,
         (Some(file), _) => LogTo::File(PathBuf::from(file)),
     }
@@ -336,7 +336,8 @@ trait Words: Sized + Copy + 'static {
 }
 
 impl Words for Dialect {
-    const WORDS: &'static [(&'static str, Self)] = &[("standard", Self::Standard), ("miniclaw", Self::Miniclaw)];
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("standard", Self::Standard), ("miniclaw", Self::Miniclaw), ("crewagent", Self::Crewagent)];
 }
 
 impl Words for Preset {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::fault::fault;
+use crate::fence::Given;
 use crate::mount::{Spot, look};
 use crate::name::show;
 use crate::stamp::{Kind, Stamp, timestamp};
@@ -16,7 +17,8 @@ use crate::walk::{Ours, Step, Walk, read_directory};
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
     let standard = Face::standard::<StandardArgs, Value>("list_directory");
     let miniclaw = Face::miniclaw::<MiniclawArgs>("list_dir", Outcome::to_text);
-    registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw])
+    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.list");
+    registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
 struct ListDirectory {
@@ -47,10 +49,19 @@ struct MiniclawArgs {
     path: Option<String>,
 }
 
-struct Args {
+/// List the entries of a directory. Directories end in `/`; hidden entries and links are left out.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CrewagentArgs {
+    /// A directory on a mount, such as `@project/src`.
     path: String,
+}
+
+struct Args {
+    path: Given,
     depth: Depth,
     hidden: Hidden,
+    links: Links,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +76,19 @@ enum Hidden {
     LeftOut,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Links {
+    Shown,
+    LeftOut,
+}
+
 impl From<StandardArgs> for Args {
     fn from(args: StandardArgs) -> Self {
         Self {
-            path: args.path,
+            path: Given::Workspace(args.path),
             depth: if args.recursive { Depth::All } else { Depth::One },
             hidden: if args.include_hidden { Hidden::Shown } else { Hidden::LeftOut },
+            links: Links::Shown,
         }
     }
 }
@@ -78,7 +96,13 @@ impl From<StandardArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         let path = args.path.filter(|path| !path.is_empty()).unwrap_or_else(|| ".".to_owned());
-        Self { path, depth: Depth::One, hidden: Hidden::Shown }
+        Self { path: Given::Workspace(path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
+    }
+}
+
+impl From<CrewagentArgs> for Args {
+    fn from(args: CrewagentArgs) -> Self {
+        Self { path: Given::Mounted(args.path), depth: Depth::One, hidden: Hidden::LeftOut, links: Links::LeftOut }
     }
 }
 
@@ -87,6 +111,7 @@ struct Work {
     directory: OwnedFd,
     depth: Depth,
     hidden: Hidden,
+    links: Links,
 }
 
 struct Outcome {
@@ -124,17 +149,48 @@ struct ValueEntry {
     non_utf8: bool,
 }
 
+/// What a listing returns in the crewagent dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    path: String,
+    /// Names; a directory ends in `/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<String>>,
+    /// The first names, where there are too many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries_preview: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl From<Outcome> for Fields {
+    fn from(outcome: Outcome) -> Self {
+        let Outcome { shown: path, entries, total, .. } = outcome;
+        let truncated = total > entries.len() as u64;
+        let name = |(name, stamp): (String, Stamp)| if stamp.kind == Kind::Directory { name + "/" } else { name };
+        let names: Vec<String> = entries.into_iter().map(name).collect();
+        if !truncated {
+            return Self { path, entries: Some(names), entries_preview: None, truncated, hint: None };
+        }
+        let hint = format!("{} of {total} entries are listed; list a directory below, or use fs.search", names.len());
+        Self { path, entries: None, entries_preview: Some(names), truncated, hint: Some(hint) }
+    }
+}
+
 impl Tool for ListDirectory {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let Args { path, depth, hidden } = args;
-        let spot = self.fence.locate(&path, cx)?;
+        let Args { path, depth, hidden, links } = args;
+        let spot = self.fence.locate_given(&path, cx)?;
         let opened = spot.open_directory(cx)?;
         let place = spot.place(opened.resolved);
-        let work = Work { spot, directory: opened.fd, depth, hidden };
+        let work = Work { spot, directory: opened.fd, depth, hidden, links };
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
     }
 
@@ -152,9 +208,14 @@ impl Tool for ListDirectory {
 
 /// One directory: every name is read, only those that are listed are looked at.
 fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, hidden, .. } = work;
+    let Work { spot, directory, hidden, links, .. } = work;
     let mut names = read_directory(directory.as_fd(), Ours::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
     names.retain(|entry| hidden == Hidden::Shown || !entry.name.starts_with(b"."));
+    if links == Links::LeftOut {
+        // Where the directory does not say what an entry is, a look does.
+        let looked = |name: &[u8]| matches!(look(directory.as_fd(), name), Ok(Some(found)) if found.kind == Kind::Link);
+        names.retain(|entry| !entry.is_link().unwrap_or_else(|| looked(&entry.name)));
+    }
     let total = names.len() as u64;
     let most = usize::try_from(cx.limits.list_entries).unwrap_or(usize::MAX);
     if names.len() > most {

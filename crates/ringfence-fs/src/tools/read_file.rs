@@ -12,6 +12,7 @@ use super::Encoding;
 use crate::Fence;
 use crate::content::{Hashing, Part, Window, read_start, read_window, text_of};
 use crate::digest::Digest;
+use crate::fence::Given;
 use crate::mount::{Opened, Spot};
 use crate::stamp::{Stamp, timestamp};
 
@@ -22,7 +23,8 @@ pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), Nam
     let miniclaw = Face::miniclaw::<MiniclawArgs>("read_file", |outcome: &Outcome| {
         format!("ok: read {} bytes from {}\n{}", outcome.payload.len(), outcome.shown, outcome.payload)
     });
-    registry.register(ReadFile { fence: fence.clone() }, [standard, miniclaw])
+    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.read");
+    registry.register(ReadFile { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
 struct ReadFile {
@@ -56,8 +58,23 @@ struct MiniclawArgs {
     path: String,
 }
 
-struct Args {
+/// Read a text file, or some of its lines. A file that is too large is shown in part; search it, then read the lines
+/// that matter. Keep `sha256` to prove later that you change what you read.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CrewagentArgs {
+    /// A file on a mount, such as `@project/src/main.rs`.
     path: String,
+    /// First line to read, counted from 1.
+    #[schemars(range(min = 1))]
+    start_line: Option<u64>,
+    /// Last line to read, included.
+    #[schemars(range(min = 1))]
+    end_line: Option<u64>,
+}
+
+struct Args {
+    path: Given,
     encoding: Encoding,
     window: Option<Window>,
     oversize: Oversize,
@@ -68,6 +85,8 @@ struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Oversize {
     Cut,
+    /// Cut to so many bytes, or to the limit if that is less.
+    CutTo(usize),
     Refuse,
 }
 
@@ -76,25 +95,33 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         let StandardArgs { path, encoding, start_line, end_line } = args;
-        let (first, last) = (start_line.unwrap_or(1), end_line.unwrap_or(u64::MAX));
-        if first == 0 {
-            return Err(ToolError::invalid("startLine", "must be at least 1"));
-        }
-        if last < first {
-            return Err(ToolError::invalid("endLine", "must not be less than startLine"));
-        }
-        let window = (start_line.is_some() || end_line.is_some()).then_some(Window { first, last });
+        let window = window(start_line, end_line)?;
         if window.is_some() && encoding == Encoding::Base64 {
             return Err(ToolError::invalid("encoding", "must be utf-8 when lines are asked for"));
         }
+        let path = Given::Workspace(path);
         Ok(Self { path, encoding, window, oversize: Oversize::Cut, hashing: Hashing::Wanted })
+    }
+}
+
+impl TryFrom<CrewagentArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+        Ok(Self {
+            path: Given::Mounted(args.path),
+            encoding: Encoding::Utf8,
+            window: window(args.start_line, args.end_line)?,
+            oversize: Oversize::CutTo(50_000),
+            hashing: Hashing::Required,
+        })
     }
 }
 
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: args.path,
+            path: Given::Workspace(args.path),
             encoding: Encoding::Utf8,
             window: None,
             oversize: Oversize::Refuse,
@@ -156,7 +183,7 @@ impl Tool for ReadFile {
     const QUICK: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
+        let spot = self.fence.locate_given(&args.path, cx)?;
         let mut file = spot.open_content(cx)?;
         if args.oversize == Oversize::Refuse && file.stamp.size > cx.limits.read_bytes {
             return Err(too_large(cx));
@@ -173,12 +200,15 @@ impl Tool for ReadFile {
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { spot, file, args } = work;
         let cx = ticket.context();
-        let Part { bytes, truncated, digest, lines, unsteady } = match args.window {
+        let Part { mut bytes, truncated, digest, lines, unsteady } = match args.window {
             None => read_start(&spot.mount, &file, args.hashing, &spot.shown, cx)?,
             Some(window) => read_window(&spot.mount, &file, window, args.hashing, &spot.shown, cx)?,
         };
         if truncated && args.oversize == Oversize::Refuse {
             return Err(too_large(cx));
+        }
+        if let (true, Oversize::CutTo(most)) = (truncated, args.oversize) {
+            bytes.truncate(most);
         }
         let payload = match args.encoding {
             Encoding::Utf8 => text_of(bytes, truncated, &spot.shown)?,
@@ -219,6 +249,52 @@ impl From<Outcome> for Value {
             changed_during_read: outcome.unsteady,
         }
     }
+}
+
+/// What a read returns in the crewagent dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    path: String,
+    /// Size of the whole file.
+    bytes: u64,
+    /// SHA-256 of the whole file.
+    sha256: Option<String>,
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    /// The first part, where the file is too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_preview: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl From<Outcome> for Fields {
+    fn from(outcome: Outcome) -> Self {
+        let Outcome { shown: path, payload, stamp, truncated, digest, .. } = outcome;
+        let (content, content_preview, hint) = if truncated {
+            let hint = "the file is too large to be read whole; use fs.search, then fs.read with startLine and endLine";
+            (None, Some(payload), Some(hint.to_owned()))
+        } else {
+            (Some(payload), None, None)
+        };
+        Self { path, bytes: stamp.size, sha256: digest.map(Digest::to_hex), truncated, content, content_preview, hint }
+    }
+}
+
+fn window(first: Option<u64>, last: Option<u64>) -> Result<Option<Window>, ToolError> {
+    if first.is_none() && last.is_none() {
+        return Ok(None);
+    }
+    let (first, last) = (first.unwrap_or(1), last.unwrap_or(u64::MAX));
+    if first == 0 {
+        return Err(ToolError::invalid("startLine", "must be at least 1"));
+    }
+    if last < first {
+        return Err(ToolError::invalid("endLine", "must not be less than startLine"));
+    }
+    Ok(Some(Window { first, last }))
 }
 
 fn too_large(cx: &Context<'_>) -> ToolError {

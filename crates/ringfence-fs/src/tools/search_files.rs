@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::glob;
 use crate::Fence;
+use crate::fence::Given;
 use crate::ignore_rules::IgnoreRules;
 use crate::mount::Spot;
 use crate::name::read_back;
@@ -23,7 +24,9 @@ const LONGEST_PATTERN: usize = 4096;
 const MOST_CONTEXT: u64 = 20;
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(SearchFiles { fence: fence.clone() }, [Face::standard::<StandardArgs, Outcome>("search_files")])
+    let standard = Face::standard::<StandardArgs, Outcome>("search_files");
+    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.search");
+    registry.register(SearchFiles { fence: fence.clone() }, [standard, crewagent])
 }
 
 struct SearchFiles {
@@ -62,8 +65,28 @@ struct StandardArgs {
     include_ignored: bool,
 }
 
-struct Args {
+/// Search a file, or all files below a directory, for lines that match. Matches come in the order of paths and lines.
+/// `.git`, `node_modules`, hidden directories and binary files are skipped.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CrewagentArgs {
+    /// A file or a directory on a mount, such as `@project/src`.
     path: String,
+    /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
+    pattern: String,
+    /// Lines to show before each match; 1 if left out.
+    #[schemars(range(max = 20))]
+    before: Option<u64>,
+    /// Lines to show after each match; 1 if left out.
+    #[schemars(range(max = 20))]
+    after: Option<u64>,
+    /// Stop after so many matching lines; 50 if left out.
+    #[schemars(range(min = 1))]
+    max_matches: Option<u64>,
+}
+
+struct Args {
+    path: Given,
     pattern: String,
     matcher: RegexMatcher,
     before: u64,
@@ -87,24 +110,53 @@ impl TryFrom<StandardArgs> for Args {
                 .transpose()?,
         };
         let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
-        let StandardArgs { path, pattern, before, after, max_matches, .. } = args;
-        let lines = |field, lines: Option<u64>| match lines.unwrap_or(1) {
+        let lines = Around { before: args.before, after: args.after, most: args.max_matches };
+        Self::new(Given::Workspace(args.path), args.pattern, matcher, lines, scope)
+    }
+}
+
+impl TryFrom<CrewagentArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+        let scope =
+            Scope { hidden: Hidden::NotEntered, ignore_files: false, never: &[".git", "node_modules"], only: None };
+        let between = args.pattern.strip_prefix('/');
+        let matcher = match between.and_then(|rest| rest.rsplit_once('/')) {
+            Some((regex, "")) if !regex.is_empty() => matcher(regex, true, false)?,
+            Some((regex, "i")) if !regex.is_empty() => matcher(regex, true, true)?,
+            _ => matcher(&args.pattern, false, false)?,
+        };
+        let lines = Around { before: args.before, after: args.after, most: args.max_matches };
+        Self::new(Given::Mounted(args.path), args.pattern, matcher, lines, scope)
+    }
+}
+
+/// How much is shown of what is found.
+struct Around {
+    before: Option<u64>,
+    after: Option<u64>,
+    most: Option<u64>,
+}
+
+impl Args {
+    fn new(
+        path: Given,
+        pattern: String,
+        matcher: RegexMatcher,
+        lines: Around,
+        scope: Scope,
+    ) -> Result<Self, ToolError> {
+        let within = |field, lines: Option<u64>| match lines.unwrap_or(1) {
             lines @ ..=MOST_CONTEXT => Ok(lines),
             _ => Err(ToolError::invalid(field, "must not be more than 20")),
         };
-        let most = max_matches.unwrap_or(50);
+        let (before, after) = (within("before", lines.before)?, within("after", lines.after)?);
+        let most = lines.most.unwrap_or(50);
         if most == 0 {
             return Err(ToolError::invalid("maxMatches", "must be at least 1"));
         }
-        Ok(Self {
-            path,
-            pattern,
-            matcher,
-            before: lines("before", before)?,
-            after: lines("after", after)?,
-            most,
-            scope,
-        })
+        Ok(Self { path, pattern, matcher, before, after, most, scope })
     }
 }
 
@@ -160,13 +212,35 @@ struct Stats {
     skipped_secret: u64,
 }
 
+/// What a search returns in the crewagent dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Fields {
+    matches: Vec<ValueMatch>,
+    truncated: bool,
+    stats: FieldsStats,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct FieldsStats {
+    files_scanned: u64,
+    matches_found: u64,
+}
+
+impl From<Outcome> for Fields {
+    fn from(outcome: Outcome) -> Self {
+        let Outcome { matches, truncated, stats: Stats { files_scanned, matches_found, .. } } = outcome;
+        Self { matches, truncated, stats: FieldsStats { files_scanned, matches_found } }
+    }
+}
+
 impl Tool for SearchFiles {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
+        let spot = self.fence.locate_given(&args.path, cx)?;
         let (target, place) = match spot.open_directory(cx) {
             Ok(opened) => {
                 let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());

@@ -2,12 +2,13 @@
 
 use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Changed, Encoding, check_size};
 use crate::Fence;
 use crate::content::hash_up_to;
 use crate::digest::{Digest, check_match};
+use crate::fence::Given;
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -17,7 +18,8 @@ pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), Nam
     let miniclaw = Face::miniclaw::<MiniclawArgs>("write_file", |changed: &Changed| {
         format!("ok: wrote {} bytes to {}", changed.size, changed.path)
     });
-    registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw])
+    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.write");
+    registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
 struct WriteFile {
@@ -53,8 +55,35 @@ struct MiniclawArgs {
     content: String,
 }
 
-struct Args {
+/// Write a text file: create it, or replace its contents. Missing directories are created.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CrewagentArgs {
+    /// A file on a mount that may be written, such as `@project/notes.md`.
     path: String,
+    /// The new contents of the file.
+    content: String,
+    /// Write only if the file has this SHA-256 now, as `fs.read` returned it.
+    if_match_sha256: Option<String>,
+}
+
+/// What a write returns in the crewagent dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    path: String,
+    bytes_written: u64,
+    sha256_after: Option<String>,
+}
+
+impl From<Changed> for Fields {
+    fn from(changed: Changed) -> Self {
+        Self { path: changed.path, bytes_written: changed.size, sha256_after: changed.sha256 }
+    }
+}
+
+struct Args {
+    path: Given,
     content: Vec<u8>,
     parents: Parents,
     if_match: Option<Digest>,
@@ -65,7 +94,7 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         Ok(Self {
-            path: args.path,
+            path: Given::Workspace(args.path),
             content: args.encoding.decode(args.content)?,
             parents: if args.create_dirs { Parents::MayBeMade } else { Parents::MustExist },
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
@@ -73,9 +102,27 @@ impl TryFrom<StandardArgs> for Args {
     }
 }
 
+impl TryFrom<CrewagentArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+        Ok(Self {
+            path: Given::Mounted(args.path),
+            content: args.content.into_bytes(),
+            parents: Parents::MayBeMade,
+            if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
+        })
+    }
+}
+
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
-        Self { path: args.path, content: args.content.into_bytes(), parents: Parents::MayBeMade, if_match: None }
+        Self {
+            path: Given::Workspace(args.path),
+            content: args.content.into_bytes(),
+            parents: Parents::MayBeMade,
+            if_match: None,
+        }
     }
 }
 
@@ -93,7 +140,7 @@ impl Tool for WriteFile {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, content, parents, if_match } = args;
-        let spot = self.fence.locate(&path, cx)?;
+        let spot = self.fence.locate_given(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
         let slot = Slot::find(&spot, Meant::File, parents)?;
         let seen = slot.look()?;
