@@ -45,6 +45,13 @@ impl Digest {
     }
 }
 
+/// A short name for bytes, the same for the same bytes: half of their SHA-256.
+pub fn content_id(bytes: &[u8]) -> String {
+    let mut hex = Digest::of(bytes).to_hex();
+    hex.truncate(32);
+    hex
+}
+
 /// A digest in the making.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hasher(Sha256);

@@ -27,8 +27,9 @@ mod trash;
 mod walk;
 mod workspace;
 
+pub use digest::content_id;
 pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
 pub use mount::{Durability, Rights};
 pub use name::NameRule;
 pub use tools::register;
-pub use workspace::{Surroundings, WorkspaceError, resolve_workspace};
+pub use workspace::{Surroundings, WorkspaceError, resolve_mount, resolve_workspace};

@@ -22,8 +22,10 @@ pub enum WorkspaceError {
     Root,
     #[error("the home directory itself cannot be a workspace; name a directory in it")]
     Home,
-    #[error("the workspace contains or lies in ringfence's own directories; choose another")]
+    #[error("the workspace or a mount contains or lies in ringfence's own directories; choose another")]
     Ours,
+    #[error("the directory `{0}` of a mount cannot be found")]
+    Find(String, #[source] std::io::Error),
     #[error("the workspace `{0}` cannot be made")]
     Make(String, #[source] std::io::Error),
 }
@@ -38,6 +40,13 @@ pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result
     let path = around.current.join(expand_home(written, around)?);
     std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
     let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
+    check_place(&path, around)?;
+    Ok(path)
+}
+
+/// Some directories hold too much, or too much of ours.
+#[expect(clippy::disallowed_methods, reason = "the real names of directories that a person chose")]
+fn check_place(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
     if path.parent().is_none() {
         return Err(WorkspaceError::Root);
     }
@@ -45,9 +54,21 @@ pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result
     if around.home.as_deref().is_some_and(|home| real(home) == path) {
         return Err(WorkspaceError::Home);
     }
-    if around.ours.iter().map(|ours| real(ours)).any(|ours| ours.starts_with(&path) || path.starts_with(&ours)) {
+    if around.ours.iter().map(|ours| real(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours)) {
         return Err(WorkspaceError::Ours);
     }
+    Ok(())
+}
+
+/// Resolves the directory of a further mount, which has to exist.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where a person's path becomes a directory, before there is a mount"
+)]
+pub fn resolve_mount(written: &str, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+    let path = around.current.join(expand_home(written.trim(), around)?);
+    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Find(written.to_owned(), error))?;
+    check_place(&path, around)?;
     Ok(path)
 }
 

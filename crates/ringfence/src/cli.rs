@@ -12,8 +12,8 @@ use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{ConfigError, Environment, Flags, load};
-use crate::wire::{WireError, Wired, wire};
+use crate::config::{ConfigError, Environment, Flags, Mounted, load};
+use crate::wire::{WireError, Wired, new_workflow, wire};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -39,6 +39,11 @@ enum Command {
         #[arg(default_value = "{}")]
         json: String,
     },
+    /// Make and look after runs of a workflow.
+    Workflow {
+        #[command(subcommand)]
+        command: WorkflowCommand,
+    },
     /// Print the tools of a dialect.
     Tools {
         /// The form to print them in.
@@ -47,12 +52,27 @@ enum Command {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum WorkflowCommand {
+    /// Make a run of the project, by the id that `--run` gives or a new one, and print its id.
+    New,
+}
+
 #[derive(Debug, Args)]
 struct CommonOptions {
     /// The directory that tools work in. Created if it is missing.
     #[arg(long, global = true, value_name = "DIR")]
     workspace: Option<String>,
-    /// The tool system to speak: standard or miniclaw.
+    /// A further directory that tools reach as `@ALIAS/…`: read-only, or `rw` to be written too.
+    #[arg(long, global = true, value_name = "ALIAS=DIR[:ro|rw]", value_parser = Mounted::parse)]
+    mount: Vec<Mounted>,
+    /// The run whose state is `@state`.
+    #[arg(long, global = true, value_name = "ID")]
+    run: Option<String>,
+    /// The agent on whose behalf tools are called; its limits are those of the config.
+    #[arg(long, global = true, value_name = "ID")]
+    agent: Option<String>,
+    /// The tool system to speak: standard, miniclaw or crewagent.
     #[arg(long, global = true, value_name = "NAME", value_parser = dialect)]
     dialect: Option<Dialect>,
     /// The config file to use instead of the user's own.
@@ -116,13 +136,15 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8, Failure> {
     let environment = Environment::read()?;
     let settings = load(&cli.options.flags(), &environment)?;
-    let wired = wire(settings, &environment)?;
-    for warning in &wired.settings.warnings {
+    for warning in &settings.warnings {
         complain(&format!("warning: {warning}"));
     }
     match cli.command {
-        Command::Call { tool, json } => call(&wired, tool, json),
-        Command::Tools { format } => print(&(tools(&wired, format) + "\n"), SUCCESS),
+        Command::Call { tool, json } => call(&wire(settings, &environment)?, tool, json),
+        Command::Tools { format } => print(&(tools(&wire(settings, &environment)?, format) + "\n"), SUCCESS),
+        Command::Workflow { command: WorkflowCommand::New } => {
+            print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
+        }
     }
 }
 
@@ -223,6 +245,9 @@ impl CommonOptions {
             preset: if self.read_only { Some(Preset::ReadOnly) } else { self.preset },
             allow: self.allow_tool.clone(),
             deny: self.deny_tool.clone(),
+            mounts: self.mount.clone(),
+            agent: self.agent.clone(),
+            run: self.run.clone(),
         }
     }
 }

@@ -6,11 +6,11 @@
 //!
 //! Not here: putting it to use (`wire.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_fs::{Durability, NameRule};
+use ringfence_fs::{Durability, NameRule, Rights};
 use ringfence_kernel::{Choice, Dialect, Limits, Preset, nearest};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +45,34 @@ pub struct Flags {
     pub preset: Option<Preset>,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
+    pub mounts: Vec<Mounted>,
+    pub agent: Option<String>,
+    pub run: Option<String>,
+}
+
+/// A directory that tools may reach as `@alias/…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub alias: String,
+    /// As it was written: `~` is the home directory, a relative path starts at the current directory.
+    pub path: String,
+    pub rights: Rights,
+}
+
+impl Mounted {
+    /// Parses `alias=DIR`, `alias=DIR:ro` or `alias=DIR:rw`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (alias, rest) = text.split_once('=').ok_or("it looks like `pkg=DIR:ro`")?;
+        let (path, rights) = match rest.rsplit_once(':') {
+            Some((path, "ro")) => (path, Rights::ReadOnly),
+            Some((path, "rw")) => (path, Rights::ReadWrite),
+            _ => (rest, Rights::ReadOnly),
+        };
+        if alias.is_empty() || path.is_empty() {
+            return Err("it looks like `pkg=DIR:ro`".to_owned());
+        }
+        Ok(Self { alias: alias.to_owned(), path: path.to_owned(), rights })
+    }
 }
 
 /// What holds, once every layer was heard.
@@ -56,6 +84,11 @@ pub struct Settings {
     pub preset: Preset,
     pub limits: Limits,
     pub tools: Choice,
+    /// Further directories, by their aliases.
+    pub mounts: Vec<Mounted>,
+    pub agent: Option<String>,
+    /// The run whose state is `@state`.
+    pub run: Option<String>,
     pub durability: Durability,
     pub names: NameRule,
     pub log: LogTo,
@@ -80,6 +113,8 @@ pub enum ConfigError {
     Read { file: String, source: std::io::Error },
     #[error("the config file {file} is wrong: {problem}")]
     Wrong { file: String, problem: String },
+    #[error("there is no agent `{0}` in the config{1}")]
+    NoAgent(String, String),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -113,7 +148,9 @@ impl Environment {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ConfigFile {
-    agents: Agents,
+    agents: BTreeMap<String, AgentKeys>,
+    mounts: BTreeMap<String, MountKeys>,
+    policy: PolicyKeys,
     dialect: Option<Word<Dialect>>,
     preset: Option<Word<Preset>>,
     durability: Option<Word<Durability>>,
@@ -123,18 +160,52 @@ struct ConfigFile {
     tools: ToolKeys,
 }
 
+/// An agent, or `defaults` for what holds without one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Agents {
-    defaults: AgentDefaults,
+struct AgentKeys {
+    workspace: Option<String>,
+    restrict_to_workspace: Option<bool>,
+    max_tool_iterations: Option<i64>,
+    tools: AgentToolKeys,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct AgentDefaults {
-    workspace: Option<String>,
-    restrict_to_workspace: Option<bool>,
-    max_tool_iterations: Option<i64>,
+struct AgentToolKeys {
+    fs: FsKeys,
+}
+
+/// What agents of the crewagent dialect may do with files.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PolicyKeys {
+    fs: Option<FsKeys>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct FsKeys {
+    enabled: Option<bool>,
+    max_read_bytes: Option<u64>,
+    max_write_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MountKeys {
+    path: String,
+    #[serde(default)]
+    mode: MountMode,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum MountMode {
+    #[default]
+    #[serde(rename = "ro")]
+    ReadOnly,
+    #[serde(rename = "rw")]
+    ReadWrite,
 }
 
 /// What a workspace may say about itself.
@@ -223,13 +294,12 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         // These dialects have no approvals: what may be done is done.
         Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
     });
-    let defaults =
-        |pick: fn(&AgentDefaults) -> Option<bool>| pick(&managed.agents.defaults).or(pick(&user.agents.defaults));
-    if defaults(|agent| agent.restrict_to_workspace) == Some(false) {
+    let (managed_agent, user_agent) = (agent_of(&managed, "defaults"), agent_of(&user, "defaults"));
+    if managed_agent.restrict_to_workspace.or(user_agent.restrict_to_workspace) == Some(false) {
         warnings
             .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
     }
-    let iterations = managed.agents.defaults.max_tool_iterations.or(user.agents.defaults.max_tool_iterations);
+    let iterations = managed_agent.max_tool_iterations.or(user_agent.max_tool_iterations);
     let mut tools = Choice { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
         narrow(&mut tools, layer);
@@ -237,14 +307,19 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     if !flags.allow.is_empty() {
         narrow(&mut tools, &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() });
     }
+    let limits = managed.limits.over(&user.limits.over(&Limits::of(dialect)));
+    let limits = with_fs_rules(limits, &mut tools, flags.agent.as_deref(), &managed, &user, dialect)?;
     let log = managed.log.as_deref().or(user.log.as_deref());
     Ok(Settings {
-        workspace: managed.agents.defaults.workspace.or(flags.workspace.clone()).or(user.agents.defaults.workspace),
+        workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
         state: environment.state.clone().ok_or(ConfigError::NoState)?,
         dialect,
         preset,
-        limits: managed.limits.over(&user.limits.over(&Limits::of(dialect))),
+        limits,
         tools,
+        mounts: mounts_of(flags, &managed, &user),
+        agent: flags.agent.clone(),
+        run: flags.run.clone(),
         durability: value(managed.durability).or(value(user.durability)).unwrap_or_default(),
         names: value(managed.names).or(value(user.names)).unwrap_or_default(),
         log: log_to(log, dialect),
@@ -254,6 +329,73 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
             .unwrap_or(20),
         warnings,
     })
+}
+
+fn agent_of(file: &ConfigFile, id: &str) -> AgentKeys {
+    file.agents.get(id).cloned().unwrap_or_default()
+}
+
+/// What files an agent may reach, and how much of them: the system's rules and the agent's own, whichever is tighter.
+fn with_fs_rules(
+    limits: Limits,
+    tools: &mut Choice,
+    agent: Option<&str>,
+    managed: &ConfigFile,
+    user: &ConfigFile,
+    dialect: Dialect,
+) -> Result<Limits, ConfigError> {
+    let mut limits = limits;
+    let mut enabled = true;
+    if let (Some(policy), Dialect::Crewagent) = (managed.policy.fs.as_ref().or(user.policy.fs.as_ref()), dialect) {
+        limits.read_bytes = policy.max_read_bytes.unwrap_or(524_288);
+        limits.write_bytes = policy.max_write_bytes.unwrap_or(2_097_152);
+        limits.edit_bytes = limits.write_bytes;
+        enabled &= policy.enabled.unwrap_or(true);
+    }
+    if let Some(id) = agent {
+        if !managed.agents.contains_key(id) && !user.agents.contains_key(id) || id == "defaults" {
+            let known =
+                managed.agents.keys().chain(user.agents.keys()).map(String::as_str).filter(|id| *id != "defaults");
+            let guess = nearest(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+            return Err(ConfigError::NoAgent(id.to_owned(), guess));
+        }
+        for FsKeys { enabled: on, max_read_bytes, max_write_bytes } in
+            [managed, user].map(|file| agent_of(file, id).tools.fs)
+        {
+            enabled &= on.unwrap_or(true);
+            limits.read_bytes = limits.read_bytes.min(max_read_bytes.unwrap_or(u64::MAX));
+            let most = max_write_bytes.unwrap_or(u64::MAX);
+            limits.write_bytes = limits.write_bytes.min(most);
+            limits.edit_bytes = limits.edit_bytes.min(most);
+            limits.append_bytes = limits.append_bytes.min(most);
+        }
+    }
+    if !enabled {
+        tools.allow = Some(BTreeSet::new());
+    }
+    Ok(limits)
+}
+
+/// What the owner of the machine mounts holds; the command line comes before the user's file.
+fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Mounted> {
+    let of_file = |file: &ConfigFile| {
+        let mount = |(alias, keys): (&String, &MountKeys)| Mounted {
+            alias: alias.clone(),
+            path: keys.path.clone(),
+            rights: match keys.mode {
+                MountMode::ReadOnly => Rights::ReadOnly,
+                MountMode::ReadWrite => Rights::ReadWrite,
+            },
+        };
+        file.mounts.iter().map(mount).collect::<Vec<_>>()
+    };
+    let mut mounts: Vec<Mounted> = Vec::new();
+    for mount in of_file(managed).into_iter().chain(flags.mounts.iter().cloned()).chain(of_file(user)) {
+        if mounts.iter().all(|known| known.alias != mount.alias) {
+            mounts.push(mount);
+        }
+    }
+    mounts
 }
 
 impl Settings {

@@ -5,4 +5,5 @@
 pub mod cli;
 pub mod config;
 pub mod log;
+pub mod run;
 pub mod wire;

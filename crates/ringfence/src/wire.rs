@@ -4,15 +4,17 @@ use std::fs::OpenOptions;
 use std::sync::Arc;
 
 use ringfence_fs::{
-    Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError, resolve_workspace,
+    Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError, resolve_mount,
+    resolve_workspace,
 };
 use ringfence_kernel::{
-    AuditSink, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session, ToolError,
-    Unrecorded,
+    AuditSink, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
+    ToolError, Unrecorded,
 };
 
-use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Settings, WORKSPACE_FILE};
+use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::LogLines;
+use crate::run::{RunError, new_run, run_state};
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -34,6 +36,8 @@ pub enum WireError {
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
     #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
     Fence(#[from] FenceError),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
     WorkspaceFile(ToolError),
@@ -45,17 +49,34 @@ pub enum WireError {
     Log(std::io::Error),
 }
 
+/// Makes a run of the workflow in the workspace, and gives its id.
+pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<String, WireError> {
+    let project = resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?;
+    Ok(new_run(&settings.state, &project, settings.run.as_deref())?)
+}
+
 /// Puts a host together.
 pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
-    let around = Surroundings {
-        home: environment.home.clone(),
-        current: environment.current.clone(),
-        ours: environment.config.iter().chain([&settings.state, &environment.managed]).cloned().collect(),
-    };
+    let around = surroundings(&settings, environment);
     let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
-    let workspace = MountSpec { alias: "workspace".to_owned(), path, rights: Rights::ReadWrite };
+    let alias = match settings.dialect {
+        Dialect::Standard | Dialect::Miniclaw => "workspace",
+        Dialect::Crewagent => "project",
+    };
+    let mut others = Vec::new();
+    for Mounted { alias, path, rights } in &settings.mounts {
+        others.push(MountSpec { alias: alias.clone(), path: resolve_mount(path, &around)?, rights: *rights });
+    }
+    if let Some(run) = &settings.run {
+        others.push(MountSpec {
+            alias: "state".to_owned(),
+            path: run_state(&settings.state, &path, run)?,
+            rights: Rights::ReadWrite,
+        });
+    }
+    let workspace = MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
     let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
-    let fence = Fence::new(workspace, Vec::new(), &settings.state, options)?;
+    let fence = Fence::new(workspace, others, &settings.state, options)?;
     if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
         settings.tighten(&bytes)?;
     }
@@ -65,7 +86,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
         id: format!("cli-{}", std::process::id()),
         principal: Principal::agent("command line"),
         dialect: settings.dialect,
-        agent: None,
+        agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog: registry.catalog(settings.dialect, &settings.tools)?,
     };
@@ -77,6 +98,14 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
         workers: WORKERS,
     });
     Ok(Wired { host, session: Arc::new(session), settings })
+}
+
+fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings {
+    Surroundings {
+        home: environment.home.clone(),
+        current: environment.current.clone(),
+        ours: environment.config.iter().chain([&settings.state, &environment.managed]).cloned().collect(),
+    }
 }
 
 fn audit(log: &LogTo) -> Result<Box<dyn AuditSink>, WireError> {

@@ -1,0 +1,59 @@
+//! Runs: where the state of one execution of a workflow is kept.
+//!
+//! A run belongs to a project, and its state is a directory of its own below ours. It is reached as `@state`.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ringfence_fs::content_id;
+
+const LONGEST_ID: usize = 64;
+
+/// Why a run cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("`{0}` is no id for a run: up to {LONGEST_ID} letters, digits, `-`, `_` and `.` are")]
+    Id(String),
+    #[error("there is no run `{0}` of this project; `ringfence workflow new --run {0}` makes it")]
+    Unknown(String),
+    #[error("there is a run `{0}` of this project already")]
+    Taken(String),
+    #[error("the directory of the run cannot be made")]
+    Make(#[source] std::io::Error),
+}
+
+/// The state directory of a run that exists.
+pub fn run_state(state: &Path, project: &Path, run: &str) -> Result<PathBuf, RunError> {
+    let directory = directory_of(state, project, run)?;
+    if directory.is_dir() { Ok(directory) } else { Err(RunError::Unknown(run.to_owned())) }
+}
+
+/// Makes the state directory of a new run, with a `workflow.md` that stands at the entry of its workflow. Gives the id
+/// of the run, which is made up if none is wanted.
+pub fn new_run(state: &Path, project: &Path, run: Option<&str>) -> Result<String, RunError> {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let run = match run {
+        Some(run) => run.to_owned(),
+        None => format!("{}-{:04x}", now.replace([':', '-'], "").to_lowercase(), std::process::id() & 0xffff),
+    };
+    let directory = directory_of(state, project, &run)?;
+    if directory.exists() {
+        return Err(RunError::Taken(run));
+    }
+    std::fs::create_dir_all(directory.join("logs")).map_err(RunError::Make)?;
+    let text = format!(
+        "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: \"\"\n\
+         stepsCompleted: []\nvariables: {{}}\ndecisionLog: []\nartifacts: []\nupdatedAt: \"{now}\"\n---\n"
+    );
+    std::fs::write(directory.join("workflow.md"), text).map_err(RunError::Make)?;
+    Ok(run)
+}
+
+fn directory_of(state: &Path, project: &Path, run: &str) -> Result<PathBuf, RunError> {
+    let letters = run.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'));
+    if run.is_empty() || run.len() > LONGEST_ID || run.starts_with('.') || !letters {
+        return Err(RunError::Id(run[..run.floor_char_boundary(LONGEST_ID)].to_owned()));
+    }
+    let project = content_id(project.as_os_str().as_encoded_bytes());
+    Ok(state.join("projects").join(project).join("runs").join(run).join("state"))
+}
