@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, Environment, Flags, Mounted, load};
@@ -154,7 +154,9 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
-        tokio::spawn(cancel_on_signal(cancel.clone()));
+        if let Ok(signals) = Signals::take() {
+            tokio::spawn(signals.cancel(cancel.clone()));
+        }
         wired.host.call(&wired.session, call, &cancel).await
     });
     // A worker that a file system holds must not hold the program too.
@@ -163,21 +165,32 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
 }
 
-/// Ends with the runtime. A write past the limit for file sizes is an error reply and not the end of the program,
-/// because its signal has a taker.
-async fn cancel_on_signal(cancel: CancellationToken) {
-    const SIGXFSZ: i32 = 25;
-    let taken = signal(SignalKind::from_raw(SIGXFSZ));
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// The signals that would end the program, taken before the call sets out.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// A write past the limit for file sizes is an error reply, because its signal has a taker.
+    _too_large: Signal,
+}
+
+impl Signals {
+    fn take() -> std::io::Result<Self> {
+        const SIGXFSZ: i32 = 25;
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            _too_large: signal(SignalKind::from_raw(SIGXFSZ))?,
+        })
     }
-    cancel.cancel();
-    drop(taken);
+
+    /// Ends with the runtime.
+    async fn cancel(mut self, cancel: CancellationToken) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+        cancel.cancel();
+    }
 }
 
 fn tools(wired: &Wired, format: Format) -> String {
