@@ -107,11 +107,11 @@ impl Host {
         });
         if !session.principal.may(Scope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
-            return trip.refuse(&ToolError::new(ErrorKind::PermissionDenied, message));
+            return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message));
         }
         let Some(offer) = offer else {
             let offered = session.catalog.list().map(|definition| definition.name);
-            return trip.refuse(&session.dialect.unknown_tool(&trip.call.name, offered));
+            return trip.refuse(&[], &session.dialect.unknown_tool(&trip.call.name, offered));
         };
         for _ in 0..ROUNDS {
             let asked = match self.set_out(&trip, &offer, cancel).await? {
@@ -123,19 +123,18 @@ impl Host {
                     let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, signal);
                     return match self.on_worker(&trip, cancel, run).await? {
                         Leg::Done(reply) => Ok(reply),
-                        Leg::Asked(_) => {
-                            trip.refuse(&ToolError::new(ErrorKind::Internal, "an answered call was asked about again"))
-                        }
+                        Leg::Asked(_) => trip.refuse(
+                            &[],
+                            &ToolError::new(ErrorKind::Internal, "an answered call was asked about again"),
+                        ),
                     };
                 }
                 Answer::Changed(arguments) => trip = Arc::new(trip.changed(arguments, asked.touches)),
-                Answer::No(error) => return trip.refuse(&error),
+                Answer::No(error) => return trip.refuse(&asked.touches, &error),
             }
         }
-        trip.refuse(&ToolError::new(
-            ErrorKind::ApprovalDenied,
-            "the arguments were changed too often without an answer",
-        ))
+        let message = "the arguments were changed too often without an answer";
+        trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
     }
 
     /// Plans and polices; runs too, unless somebody has to be asked.
@@ -146,7 +145,7 @@ impl Host {
         cancel: &CancellationToken,
     ) -> Result<Leg, Fatal> {
         if cancel.is_cancelled() {
-            return trip.refuse(&Abandon::Cancel.error()).map(Leg::Done);
+            return trip.refuse(&[], &Abandon::Cancel.error()).map(Leg::Done);
         }
         if offer.quick()
             && let Some(leg) = trip.go_quickly(offer.as_ref())?
@@ -387,8 +386,8 @@ impl Trip {
         }
     }
 
-    fn refuse(&self, error: &ToolError) -> Result<Reply, Fatal> {
-        self.record(&[], Moment::Refused { error, duration: self.started.elapsed() })?;
+    fn refuse(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
+        self.record(touches, Moment::Refused { error, duration: self.started.elapsed() })?;
         Ok(self.error_reply(error))
     }
 
