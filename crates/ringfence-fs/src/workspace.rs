@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Surroundings {
     pub home: Option<PathBuf>,
     pub current: PathBuf,
-    /// Directories of our own that no workspace may contain or lie in: config, state, tokens.
+    /// Files and directories of our own that no workspace may contain or lie in: config, state, tokens.
     pub ours: Vec<PathBuf>,
 }
 
@@ -22,7 +22,7 @@ pub enum WorkspaceError {
     Root,
     #[error("the home directory itself cannot be a workspace; name a directory in it")]
     Home,
-    #[error("the workspace or a mount contains or lies in ringfence's own directories; choose another")]
+    #[error("the workspace or a mount contains or lies in ringfence's own files, such as its config; choose another")]
     Ours,
     #[error("the directory `{0}` of a mount cannot be found")]
     Find(String, #[source] std::io::Error),
@@ -38,19 +38,18 @@ pub enum WorkspaceError {
 pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
     let written = written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace");
     let path = around.current.join(expand_home(written, around)?);
+    // Once so that nothing is made where nothing may be, and once more on what it turned out to be.
+    check(&real(&path), around)?;
     std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
     let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
-    check_place(&path, around)?;
+    check(&path, around)?;
     Ok(path)
 }
 
-/// Some directories hold too much, or too much of ours.
-#[expect(clippy::disallowed_methods, reason = "the real names of directories that a person chose")]
-fn check_place(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
+fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
     if path.parent().is_none() {
         return Err(WorkspaceError::Root);
     }
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if around.home.as_deref().is_some_and(|home| real(home) == path) {
         return Err(WorkspaceError::Home);
     }
@@ -68,8 +67,20 @@ fn check_place(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError>
 pub fn resolve_mount(written: &str, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
     let path = around.current.join(expand_home(written.trim(), around)?);
     let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Find(written.to_owned(), error))?;
-    check_place(&path, around)?;
+    check(&path, around)?;
     Ok(path)
+}
+
+/// Where a path leads, also when its end is not there yet.
+#[expect(clippy::disallowed_methods, reason = "the real names of directories that a person chose")]
+fn real(path: &Path) -> PathBuf {
+    for above in path.ancestors() {
+        if let (Ok(real), Ok(rest)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {
+            // Joining nothing would add a slash, and a file with a slash is something else.
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    path.to_owned()
 }
 
 /// `~` and `~/…`; `~name` is a name like any other.

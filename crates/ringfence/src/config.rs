@@ -80,6 +80,8 @@ impl Mounted {
 pub struct Settings {
     pub workspace: Option<String>,
     pub state: PathBuf,
+    /// The config file that was named, if one was. No tool may reach it.
+    pub config_file: Option<PathBuf>,
     pub dialect: Dialect,
     pub preset: Preset,
     pub limits: Limits,
@@ -274,7 +276,9 @@ impl LimitKeys {
 /// Hears the layers above the workspace.
 pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
     let managed = find_in(Some(&environment.managed))?;
-    let user = match flags.config.as_ref().or(environment.config_file.as_ref()) {
+    let named = flags.config.as_ref().or(environment.config_file.as_ref());
+    let named = named.map(|file| environment.current.join(file));
+    let user = match &named {
         Some(file) => Some(read_file(file)?),
         None => find_in(environment.config.as_deref())?,
     };
@@ -313,6 +317,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     Ok(Settings {
         workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
         state: environment.state.clone().ok_or(ConfigError::NoState)?,
+        config_file: named,
         dialect,
         preset,
         limits,
@@ -435,8 +440,11 @@ fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> 
     let Some(directory) = directory else { return Ok(None) };
     for name in ["config.toml", "config.json"] {
         let file = directory.join(name);
-        if file.exists() {
-            return read_file(&file).map(Some);
+        // Only a file that is surely not there is passed over: one that cannot be reached may forbid something.
+        match std::fs::symlink_metadata(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ConfigError::Read { file: file.display().to_string(), source }),
+            Ok(_) => return read_file(&file).map(Some),
         }
     }
     Ok(None)

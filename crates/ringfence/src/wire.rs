@@ -41,6 +41,8 @@ pub enum WireError {
     Fence(#[from] FenceError),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
     WorkspaceFile(ToolError),
+    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    WorkspaceTools(NoSuchTool),
     #[error(transparent)]
     Tools(#[from] NoSuchTool),
     #[error(transparent)]
@@ -77,18 +79,20 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let workspace = MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
     let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
     let fence = Fence::new(workspace, others, &settings.state, options)?;
-    if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
-        settings.tighten(&bytes)?;
-    }
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
+    let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
+    if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
+        settings.tighten(&bytes)?;
+        catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
+    }
     let session = Session {
         id: format!("cli-{}", std::process::id()),
         principal: Principal::agent("command line"),
         dialect: settings.dialect,
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
-        catalog: registry.catalog(settings.dialect, &settings.tools)?,
+        catalog,
     };
     let host = Host::new(Parts {
         policy: Box::new(settings.preset),
@@ -104,7 +108,12 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
     Surroundings {
         home: environment.home.clone(),
         current: environment.current.clone(),
-        ours: environment.config.iter().chain([&settings.state, &environment.managed]).cloned().collect(),
+        ours: [&settings.state, &environment.managed]
+            .into_iter()
+            .chain(&environment.config)
+            .chain(&settings.config_file)
+            .cloned()
+            .collect(),
     }
 }
 
