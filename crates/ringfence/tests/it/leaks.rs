@@ -8,7 +8,7 @@ use crate::site::{Said, Site};
 
 /// A workspace with every kind of thing that a path can lead to, and ways out of it.
 fn site() -> Site {
-    let site = Site::new();
+    let site = Site::in_memory();
     site.write("a.txt", "one\ntwo\n");
     site.write("d/b.txt", "b\n");
     site.write("binary", b"\0\xff\x01");
