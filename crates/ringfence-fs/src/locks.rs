@@ -6,6 +6,7 @@
 //!
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) struct Locks {
 #[derive(Debug)]
 pub(crate) struct Held {
     stripe: OwnedFd,
+    /// How long the note is that is there now.
+    noted: Cell<usize>,
 }
 
 /// What is about to be done, for whoever has to clean up after us.
@@ -77,7 +80,7 @@ impl Locks {
                 Err(errno) => return Err(unusable(errno)),
             }
         }
-        let held = Held { stripe };
+        let held = Held { stripe, noted: Cell::new(0) };
         let left = held.read().map_err(unusable)?;
         Ok((held, left))
     }
@@ -107,7 +110,7 @@ impl Locks {
             if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            let held = Held { stripe };
+            let held = Held { stripe, noted: Cell::new(0) };
             if let Ok(Some(intent)) = held.read() {
                 found.push((held, intent));
             }
@@ -123,10 +126,14 @@ impl Locks {
 
 impl Held {
     pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
-        // A note that follows a longer one must not end in what is left of it.
-        self.settle();
         let note = intent.encode();
+        // A note that follows a longer one must not end in what is left of it. One that follows a shorter one takes its
+        // place in one step: there is no moment without a note.
+        if note.len() < self.noted.get() {
+            self.settle();
+        }
         let written = pwrite(&self.stripe, &note, 0).map_err(unusable)?;
+        self.noted.set(note.len());
         if written == note.len() { Ok(()) } else { Err(unusable(Errno::NOSPC)) }
     }
 
@@ -134,13 +141,15 @@ impl Held {
     pub(crate) fn settle(&self) {
         // Left behind, a note only makes the next holder look once more.
         let _ = ftruncate(self.stripe.as_fd(), 0);
+        self.noted.set(0);
     }
 
     fn read(&self) -> Result<Option<Intent>, Errno> {
         let mut note = [0; 16 << 10];
         let length = pread(&self.stripe, &mut note, 0)?;
         let intent = Intent::decode(&note[..length]);
-        if length > 0 && intent.is_none() {
+        self.noted.set(length);
+        if intent.is_none() && length > 0 {
             self.settle();
         }
         Ok(intent)

@@ -406,7 +406,8 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
 impl Settings {
     /// What is left when the workspace has had its say: never more.
     pub fn tighten(&mut self, file: &[u8]) -> Result<(), ConfigError> {
-        let text = std::str::from_utf8(file).map_err(|_| wrong(WORKSPACE_FILE, "it is not UTF-8 text"))?;
+        let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
+        let text = text.ok_or_else(|| wrong(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
         if let Some(Word(preset)) = file.preset {
             self.preset = self.preset.max(preset);

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence::config::{ConfigError, Environment, Flags, LogTo, Settings, load};
+use ringfence::config::{ConfigError, Environment, Flags, LogTo, Mounted, Settings, load};
 use ringfence_fs::{Durability, NameRule};
 use ringfence_kernel::{Dialect, Limits, Preset};
 use serde_json::json;
@@ -68,6 +68,8 @@ max_appended_file_bytes = 7
 max_copy_bytes = 8
 max_list_entries = 9
 max_find_results = 10
+max_search_matches = 15
+max_search_bytes = 16
 max_delete_names = 11
 max_walk_entries = 12
 max_tool_operation_duration = "13s"
@@ -76,6 +78,12 @@ max_approval_duration = 14
 [tools]
 allow = ["read_file", "list_dir"]
 deny = ["write_file"]
+
+[mounts.pkg]
+path = "~/pkg"
+[mounts.data]
+path = "/data"
+mode = "rw"
 "#;
 
 fn every_key_as_json() -> String {
@@ -85,10 +93,12 @@ fn every_key_as_json() -> String {
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
             "max_edit_bytes": 5, "max_append_bytes": 6, "max_appended_file_bytes": 7, "max_copy_bytes": 8,
-            "max_list_entries": 9, "max_find_results": 10, "max_delete_names": 11, "max_walk_entries": 12,
+            "max_list_entries": 9, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
+            "max_delete_names": 11, "max_walk_entries": 12,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
+        "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}},
     })
     .to_string()
 }
@@ -114,12 +124,16 @@ fn check_every_key(settings: &Settings) {
         copy_bytes: 8,
         list_entries: 9,
         find_results: 10,
+        search_matches: 15,
+        search_bytes: 16,
         delete_names: 11,
         walk_entries: 12,
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
     };
     assert_eq!(settings.limits, limits);
+    let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
+    assert_eq!(settings.mounts, mounts);
     assert_eq!(settings.tools.allow, Some(["read_file", "list_dir"].map(str::to_owned).into()));
     assert_eq!(settings.tools.deny, ["write_file".to_owned()].into());
 }
@@ -133,6 +147,56 @@ fn every_key_is_heard_in_toml_and_in_json_by_user_and_owner() {
             check_every_key(&layers.load(&Flags::default()).unwrap());
         }
     }
+}
+
+#[test]
+fn the_examples_say_the_defaults() {
+    let examples = ["../../config/ringfence.example.toml", "../../config/config.example.json"];
+    for example in examples.map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name)) {
+        let layers = Layers::new();
+        let plain = layers.load(&Flags::default()).unwrap();
+        let said = layers.load(&Flags { config: Some(example), ..Flags::default() }).unwrap();
+        assert_eq!((said.dialect, said.preset, said.limits), (plain.dialect, plain.preset, plain.limits));
+        assert_eq!((said.durability, said.names, said.log), (plain.durability, plain.names, plain.log));
+        assert_eq!(
+            (said.tools.allow, said.tools.deny, said.mounts),
+            (plain.tools.allow, plain.tools.deny, plain.mounts)
+        );
+        assert_eq!((said.max_tool_iterations, said.warnings), (plain.max_tool_iterations, plain.warnings));
+        assert_eq!(said.workspace.as_deref(), Some("~/.ringfence/workspace"));
+    }
+}
+
+const CREW: &str = r#"
+[policy.fs]
+maxReadBytes = 1000
+[agents.reader.tools.fs]
+maxReadBytes = 2000
+maxWriteBytes = 10
+[agents.idle.tools.fs]
+enabled = false
+"#;
+
+#[test]
+fn an_agent_can_only_tighten_what_the_policy_allows() {
+    let layers = Layers::new();
+    let crew = |agent: Option<&str>| Flags {
+        dialect: Some(Dialect::Crewagent),
+        agent: agent.map(str::to_owned),
+        ..Flags::default()
+    };
+    let limits = |layers: &Layers, agent| {
+        layers.load(&crew(agent)).map(|said| (said.limits.read_bytes, said.limits.write_bytes))
+    };
+    assert_eq!(limits(&layers, None).unwrap(), (50_000, 100_000));
+    layers.write("config/config.toml", "policy.fs = {}");
+    assert_eq!(limits(&layers, None).unwrap(), (524_288, 2_097_152));
+    layers.write("config/config.toml", CREW);
+    assert_eq!(limits(&layers, None).unwrap(), (1000, 2_097_152));
+    assert_eq!(limits(&layers, Some("reader")).unwrap(), (1000, 10));
+    let error = limits(&layers, Some("raeder")).unwrap_err().to_string();
+    assert!(error.contains("did you mean `reader`?"), "{error}");
+    assert_eq!(layers.load(&crew(Some("idle"))).unwrap().tools.allow, Some([].into()));
 }
 
 #[test]

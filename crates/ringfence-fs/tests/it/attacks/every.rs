@@ -68,6 +68,14 @@ pub(crate) fn operations(dialect: Dialect, path: &str) -> Vec<Operation> {
             ("append_file", json!({"path": path, "content": "new"}), Use::Write),
             ("edit_file", json!({"path": path, "old_text": "other", "new_text": "new"}), Use::Edit),
         ],
+        Dialect::Crewagent => {
+            let path = format!("@workspace/{path}");
+            vec![
+                ("fs.read", json!({"path": path}), Use::Read),
+                ("fs.list", json!({"path": path}), Use::List),
+                ("fs.write", json!({"path": path, "content": "new"}), Use::Write),
+            ]
+        }
     }
     .into_iter()
     .map(list)
