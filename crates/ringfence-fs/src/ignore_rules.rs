@@ -10,10 +10,11 @@ use std::path::Path;
 
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use ringfence_kernel::Context;
+use ringfence_kernel::{Context, ToolError};
 
 use crate::content::read_up_to;
-use crate::mount::open_entry;
+use crate::mount::Mount;
+use crate::walk::Walk;
 
 /// A longer ignore file is not read to its end.
 const MOST_BYTES: u64 = 1 << 20;
@@ -37,18 +38,19 @@ struct Layer {
 
 impl IgnoreRules {
     /// Reads the rules of a directory above the start of the walk; `below` leads from there to the start.
-    pub(crate) fn enter_above(&mut self, directory: BorrowedFd<'_>, below: &[u8], cx: &Context<'_>) {
-        for rules in read_rules(directory, cx) {
+    pub(crate) fn enter_above(&mut self, mount: &Mount, directory: BorrowedFd<'_>, below: &[u8], cx: &Context<'_>) {
+        for rules in read_rules(mount, directory, cx) {
             self.layers.push(Layer { depth: 0, prefix: None, below: below.to_vec(), rules });
         }
     }
 
-    /// Reads the rules of a directory of the walk, at `depth` and by the path `path` from its start.
-    pub(crate) fn enter(&mut self, directory: BorrowedFd<'_>, depth: usize, path: &[u8], cx: &Context<'_>) {
+    /// Reads the rules of the directory that the walk is in, which has the path `path` from its start.
+    pub(crate) fn enter(&mut self, walk: &Walk<'_>, path: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
         let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
-        for rules in read_rules(directory, cx) {
-            self.layers.push(Layer { depth, prefix: Some(prefix), below: Vec::new(), rules });
+        for rules in read_rules(walk.mount(), walk.directory()?, cx) {
+            self.layers.push(Layer { depth: walk.depth(), prefix: Some(prefix), below: Vec::new(), rules });
         }
+        Ok(())
     }
 
     /// Forgets the rules of directories that the walk has left.
@@ -77,10 +79,10 @@ impl IgnoreRules {
     }
 }
 
-fn read_rules(directory: BorrowedFd<'_>, cx: &Context<'_>) -> impl Iterator<Item = Gitignore> {
+fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &Context<'_>) -> impl Iterator<Item = Gitignore> {
     // The second can overrule the first, so it comes later.
     [&b".gitignore"[..], b".ignore"].into_iter().filter_map(move |name| {
-        let (file, _) = open_entry(directory, name).ok()?;
+        let file = mount.open_entry(directory, name).ok()?;
         let text = read_up_to(&file, MOST_BYTES, cx).ok()?;
         let mut builder = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&text).lines() {

@@ -190,6 +190,23 @@ impl Mount {
         }
     }
 
+    /// Contents by one name in a directory that a walk holds: only a regular file that may be read.
+    pub(crate) fn open_entry(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let fd = self.open_at(directory, name, OFlags::RDONLY)?;
+        let stamp = Stamp::of(&fstat(&fd)?);
+        match stamp.kind {
+            Kind::File if stamp.closed_to_readers() => Err(Errno::ACCESS),
+            Kind::File => Ok(fd),
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    /// A regular file by one name in a directory that we hold, for a change that was judged by that directory and
+    /// name. What was opened still has to be looked at.
+    pub(crate) fn open_at(&self, parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
+        self.resolver.open_named(parent, name, access | CAREFUL)
+    }
+
     /// Whether the directory that was mounted is still there to be worked in.
     pub(crate) fn is_lost(&self) -> bool {
         fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
@@ -203,23 +220,6 @@ pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stamp>,
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }
-}
-
-/// Contents by one name in a directory that a walk holds: only a regular file that may be read.
-pub(crate) fn open_entry(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stamp), Errno> {
-    let fd = open_at(directory, name, OFlags::RDONLY)?;
-    let stamp = Stamp::of(&fstat(&fd)?);
-    match stamp.kind {
-        Kind::File if stamp.closed_to_readers() => Err(Errno::ACCESS),
-        Kind::File => Ok((fd, stamp)),
-        _ => Err(Errno::NXIO),
-    }
-}
-
-/// A regular file by one name in a directory that we hold, for a change that was judged by that directory and name.
-/// What was opened still has to be looked at.
-pub(crate) fn open_at(parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
-    openat(parent, name, access | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
 }
 
 /// Gives something another name, where nothing has that name. File systems that cannot promise it, such as NFS, are

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
 use crate::again::{fsync, ftruncate};
 use crate::locks::{Held, Intent};
-use crate::mount::{Mount, look, open_at};
+use crate::mount::{Mount, look};
 use crate::name::show;
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
@@ -53,7 +53,7 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
         }
         Intent::Append { parent, name, inode, before, after } => {
             let parent = open_parent(mount, parent)?;
-            let file = open_at(parent.as_fd(), name, OFlags::WRONLY).ok()?;
+            let file = mount.open_at(parent.as_fd(), name, OFlags::WRONLY).ok()?;
             let now = Stamp::of(&fstat(&file).ok()?);
             if now.id.inode == *inode && (before + 1..*after).contains(&now.size) {
                 ftruncate(&file, *before).ok()?;

@@ -20,7 +20,7 @@ use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Held, Intent};
-use crate::mount::{Durability, look, open_at, rename_onto_nothing};
+use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::RESERVED;
 use crate::recover::recover;
 use crate::resolve::{CAREFUL, PLACE};
@@ -142,9 +142,9 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
 }
 
 fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
-    let opened = match open_at(parent, &slot.name, OFlags::RDONLY) {
+    let opened = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
         // It may be written and not read; then it can still be replaced.
-        Err(Errno::ACCESS) => openat(parent, slot.name.as_slice(), PLACE | OFlags::NOFOLLOW, Mode::empty()),
+        Err(Errno::ACCESS) => slot.mount.resolver.open_named(parent, &slot.name, PLACE),
         other => other,
     };
     let fd = match opened {

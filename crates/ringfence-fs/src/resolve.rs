@@ -24,8 +24,12 @@ const RETRIES: usize = 128;
 pub(crate) trait Resolver: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
     fn open(&self, root: BorrowedFd<'_>, path: &[u8], how: How) -> Result<OwnedFd, Errno>;
-    /// A directory by one name in a directory that we hold: not a link, not another mount.
-    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno>;
+    /// What has one name in a directory that we hold: not through a link, not on another mount.
+    fn open_named(&self, parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno>;
+    /// The same for a directory.
+    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        self.open_named(parent, name, CHILD)
+    }
 }
 
 /// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
@@ -78,9 +82,9 @@ impl Resolver for Kernel {
         Err(Errno::AGAIN)
     }
 
-    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    fn open_named(&self, parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        openat2(parent, name, CHILD, Mode::empty(), within)
+        openat2(parent, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), within)
     }
 }
 
@@ -95,6 +99,26 @@ impl Walker {
     pub(crate) fn new(root: BorrowedFd<'_>) -> std::io::Result<Self> {
         let mount = mount_id(root);
         Ok(Self { root: Dir::from_std_file(root.try_clone_to_owned()?.into()), mount })
+    }
+
+    fn open_path(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if flags.contains(OFlags::DIRECTORY) {
+            return Ok(self.root.open_dir(path).map_err(|error| errno_of(&error))?.into_std_file().into());
+        }
+        let mut options = OpenOptions::new();
+        options.read(true);
+        // The only bits that callers set besides are ones that fit a C int.
+        options.custom_flags(i32::try_from((flags - OFlags::RDONLY).bits()).map_err(|_| Errno::INVAL)?);
+        Ok(self.root.open_with(path, &options).map_err(|error| errno_of(&error))?.into_std().into())
+    }
+
+    /// What is on another mount is outside, and an error must not tell what is there and what is not.
+    fn explained(&self, path: &Path, errno: Errno) -> Errno {
+        let reached = path.ancestors().find_map(|path| self.open_path(path, PLACE).ok());
+        match reached {
+            Some(reached) if mount_id(reached.as_fd()) != self.mount => Errno::XDEV,
+            _ => errno,
+        }
     }
 }
 
@@ -112,15 +136,7 @@ impl Resolver for Walker {
             return Err(Errno::LOOP);
         }
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
-        let opened: OwnedFd = if how.flags.contains(OFlags::DIRECTORY) {
-            self.root.open_dir(path).map_err(|error| errno_of(&error))?.into_std_file().into()
-        } else {
-            let mut options = OpenOptions::new();
-            options.read(true);
-            // The only bits that callers set besides are ones that fit a C int.
-            options.custom_flags(i32::try_from((how.flags - OFlags::RDONLY).bits()).map_err(|_| Errno::INVAL)?);
-            self.root.open_with(path, &options).map_err(|error| errno_of(&error))?.into_std().into()
-        };
+        let opened = self.open_path(path, how.flags).map_err(|errno| self.explained(path, errno))?;
         // A mount below the root has to be declared to be reached; the device number would not show a bind mount.
         if mount_id(opened.as_fd()) != self.mount {
             return Err(Errno::XDEV);
@@ -128,8 +144,8 @@ impl Resolver for Walker {
         Ok(opened)
     }
 
-    fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let child = openat(parent, name, CHILD, Mode::empty())?;
+    fn open_named(&self, parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let child = openat(parent, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if mount_id(child.as_fd()) != self.mount {
             return Err(Errno::XDEV);
         }

@@ -19,7 +19,7 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContex
 use ringfence_kernel::{Context, Sensitive, Signal, ToolError, sensitivity};
 
 use crate::ignore_rules::IgnoreRules;
-use crate::mount::{Mount, open_entry};
+use crate::mount::Mount;
 use crate::name::show;
 use crate::walk::{Step, Walk};
 
@@ -145,7 +145,7 @@ pub(crate) fn search_tree(
     let walked = std::thread::scope(|scope| {
         for _ in 0..threads {
             let (board, receiver, signal) = (&board, &receiver, cx.signal().clone());
-            scope.spawn(move || work(query, receiver, board, &signal));
+            scope.spawn(move || work(query, mount, receiver, board, &signal));
         }
         feed(query, mount, start, rules, &at, &sender, &board, cx)
             // Searchers end when nobody can send any more.
@@ -192,7 +192,7 @@ fn feed(
     let mut index = 0;
     let mut walk = Walk::new(mount, start, at.shown, cx)?;
     if scope.ignore_files {
-        rules.enter(walk.directory()?, 0, b"", cx);
+        rules.enter(&walk, b"", cx)?;
     }
     while let Some(step) = walk.next()? {
         let entry = match step {
@@ -220,7 +220,7 @@ fn feed(
                 continue;
             }
             match walk.descend(&entry)? {
-                Ok(()) if scope.ignore_files => rules.enter(walk.directory()?, walk.depth(), &path, cx),
+                Ok(()) if scope.ignore_files => rules.enter(&walk, &path, cx)?,
                 Ok(()) => {}
                 Err(_) => board.note(index, Skip::Unreadable),
             }
@@ -247,7 +247,7 @@ fn feed(
 }
 
 /// Searches files until there are no more.
-fn work(query: &Query, jobs: &Mutex<Receiver<Job>>, board: &Board, signal: &Signal) {
+fn work(query: &Query, mount: &Mount, jobs: &Mutex<Receiver<Job>>, board: &Board, signal: &Signal) {
     let mut searcher = searcher(query);
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -256,8 +256,8 @@ fn work(query: &Query, jobs: &Mutex<Receiver<Job>>, board: &Board, signal: &Sign
         if signal.check().is_err() || board.enough.load(Ordering::Relaxed) {
             continue;
         }
-        let verdict = match open_entry(directory.as_fd(), &name) {
-            Ok((file, _)) => search_one(query, file, path, signal, &mut searcher),
+        let verdict = match mount.open_entry(directory.as_fd(), &name) {
+            Ok(file) => search_one(query, file, path, signal, &mut searcher),
             Err(_) => Verdict::Skipped(Skip::Unreadable),
         };
         board.put(index, verdict, query.most);

@@ -141,6 +141,10 @@ impl<'a> Walk<'a> {
         fd.ok_or_else(|| fault(Errno::BADF, self.shown))
     }
 
+    pub(crate) fn mount(&self) -> &'a Mount {
+        self.mount
+    }
+
     /// How many directories deep the current one is below the start.
     pub(crate) fn depth(&self) -> usize {
         self.levels.len().saturating_sub(1)

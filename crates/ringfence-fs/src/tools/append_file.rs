@@ -19,7 +19,6 @@ use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::{fault, unsynced};
 use crate::locks::{Held, Intent};
-use crate::mount::open_at;
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -167,7 +166,7 @@ fn append_in_place(
     if old.stamp.closed_to_writers() {
         return Err(fail(Errno::ACCESS));
     }
-    let file = open_at(parent, &slot.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
+    let file = slot.mount.open_at(parent, &slot.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
     let now = Stamp::of(&fstat(&file).map_err(fail)?);
     if now.id != old.stamp.id || now.links != 1 {
         return Err(replaced(slot));
@@ -200,7 +199,7 @@ fn append_in_place(
     if slot.look_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stamp.id)) {
         return Err(replaced(slot));
     }
-    let digest = match open_at(parent, &slot.name, OFlags::RDONLY) {
+    let digest = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
         Ok(reader) if after <= ticket.context().limits.hash_bytes => {
             Some(hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context())?)
         }

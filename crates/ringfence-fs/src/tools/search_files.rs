@@ -329,7 +329,7 @@ fn rules_above(spot: &Spot, real: &str, cx: &Context<'_>) -> IgnoreRules {
         let Ok(path) = GuestPath::parse(above) else { continue };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
         if let Ok(directory) = spot.mount.lookup(&path, flags, Pace::Patient) {
-            rules.enter_above(directory.fd.as_fd(), below, cx);
+            rules.enter_above(&spot.mount, directory.fd.as_fd(), below, cx);
         }
     }
     rules
