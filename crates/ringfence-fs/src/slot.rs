@@ -246,11 +246,6 @@ impl Drop for Made {
     }
 }
 
-/// Puts a held directory on disk, after a change in it.
-pub(crate) fn sync_directory(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
-    listing(directory).and_then(fsync).map_err(|errno| unsynced(errno, shown))
-}
-
 /// A descriptor of a held directory that can be listed and synced: one that only names it can be neither.
 pub(crate) fn listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())

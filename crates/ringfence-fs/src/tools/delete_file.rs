@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
-use crate::fault::fault;
+use crate::again::fsync;
+use crate::fault::{fault, unsynced};
 use crate::locks::Intent;
 use crate::missing;
 use crate::mount::Durability;
 use crate::recover::recover;
 use crate::replace::temporary_name;
-use crate::slot::{Meant, Slot, check_directory_writable, sync_directory};
+use crate::slot::{Meant, Slot, check_directory_writable, listing};
 use crate::stamp::{Kind, Stamp};
 use crate::trash::{purge, rename_away};
 
@@ -119,14 +120,16 @@ impl Tool for DeleteFile {
             recover(&slot.mount, &held, &intent);
         }
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
+        // Once it has happened, nothing that can be had before may fail.
+        let directory = match slot.mount.durability {
+            Durability::Full => Some(listing(parent).map_err(fail)?),
+            Durability::Ordered => None,
+        };
         let away = temporary_name().map_err(fail)?;
         held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
         ticket.commit()?;
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
-        let synced = match slot.mount.durability {
-            Durability::Full => sync_directory(parent, &slot.shown),
-            Durability::Ordered => Ok(()),
-        };
+        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| unsynced(errno, &slot.shown));
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
         if purge(&slot.mount, parent, &away, cx).is_ok() {
             held.settle();

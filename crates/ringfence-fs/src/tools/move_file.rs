@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
-use crate::again::renameat_with;
-use crate::fault::{fault, wrong_type};
+use crate::again::{fsync, renameat_with};
+use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Intent, Place};
 use crate::missing;
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
 use crate::recover::recover;
-use crate::slot::{Meant, Parents, Slot, check_directory_writable, sync_directory};
+use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
 use crate::stamp::{FileId, Kind, Stamp};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -122,6 +122,14 @@ impl Tool for MoveFile {
             }
         }
         check_unmoved(&work, ticket)?;
+        // Once it has happened, nothing that can be had before may fail.
+        let listings = match from.mount.durability {
+            Durability::Full => vec![
+                listing(to.base()).map_err(|errno| fault(errno, &to.shown))?,
+                listing(from.base()).map_err(|errno| fault(errno, &from.shown))?,
+            ],
+            Durability::Ordered => Vec::new(),
+        };
         if let (Some(target), Some((held, _))) = (target, held.first()) {
             let note = |slot: &Slot, inode| Place { parent: slot.parent_path(), name: slot.name.clone(), inode };
             held.intend(&Intent::Overwrite { from: note(from, seen.id.inode), to: note(to, target.id.inode) })?;
@@ -133,10 +141,8 @@ impl Tool for MoveFile {
             ticket.commit()?;
             rename(&work)?;
         }
-        if from.mount.durability == Durability::Full {
-            for slot in [to, from] {
-                sync_directory(slot.base(), &slot.shown)?;
-            }
+        for directory in &listings {
+            fsync(directory).map_err(|errno| unsynced(errno, &to.shown))?;
         }
         Ok(Outcome {
             from: from.shown.clone(),
