@@ -114,11 +114,12 @@ pub(crate) fn read_window(
     let mut chunk = vec![0; CHUNK];
     let mut offset = 0;
     let mut ended = false;
+    // What is appended while we read does not keep us here. A size of nothing is what pseudo files claim.
+    let end = if file.stamp.size == 0 { cx.limits.hash_bytes } else { file.stamp.size };
     while hasher.is_some() || !lines.past() {
         cx.check()?;
         let length = read_chunk(std::os::fd::AsFd::as_fd(&file.fd), &mut chunk, offset, cx).map_err(fail)?;
-        // What is appended while we read does not keep us here.
-        let length = length.min(usize::try_from(file.stamp.size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let length = length.min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX));
         if length == 0 {
             ended = true;
             break;
