@@ -82,8 +82,10 @@ impl Tree {
             let _ = write!(seen, " at {}.{}", found.mtime(), found.mtime_nsec());
         }
         self.entries.insert(name, seen);
+        // What the kernel makes up is different at every look, and has no end.
+        let made_up = rustix::fs::statfs(path).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC);
         match std::fs::read_dir(path) {
-            Ok(entries) if found.is_dir() => entries.map(|entry| entry.unwrap().path()).collect(),
+            Ok(entries) if found.is_dir() && !made_up => entries.map(|entry| entry.unwrap().path()).collect(),
             _ => Vec::new(),
         }
     }
