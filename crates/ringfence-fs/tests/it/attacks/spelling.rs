@@ -3,14 +3,18 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use ringfence_fs::Backend;
 use ringfence_kernel::Dialect;
 use ringfence_kernel::ErrorKind::{
     AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, WrongType,
 };
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::json;
 
+use super::elsewhere::{Elsewhere, here};
 use super::every::{Use, operations};
 use super::{Case, case, check};
+use crate::world::{Setup, World};
 
 #[test]
 fn no_spelling_of_a_path_leads_out() {
@@ -380,7 +384,7 @@ fn a_name_that_means_something_elsewhere_is_only_a_name_here() {
         LITERAL
             .into_iter()
             .map(|name| {
-                let read = move |world: &crate::world::World| world.read(name);
+                let read = move |world: &World| world.read(name);
                 case(format!("{name:?} is a name like any other"))
                     .file("other.txt", "other")
                     .fails("read_file", json!({"path": name}), NotFound)
@@ -569,7 +573,7 @@ fn names_that_hide_what_they_are_are_reached_and_not_made() {
 #[test]
 fn a_name_that_is_no_text_is_listed_with_escapes_and_understood_so() {
     check(|| {
-        let make = |world: &crate::world::World| {
+        let make = |world: &World| {
             std::fs::write(world.root.join(OsStr::from_bytes(b"\xff\xfe")), "x").unwrap();
             // Not shortest form: a slash and two dots to a careless decoder.
             std::fs::write(world.root.join(OsStr::from_bytes(b"..\xc0\xafx")), "y").unwrap();
@@ -702,34 +706,53 @@ fn a_path_that_is_no_string_is_refused_by_every_tool() {
     });
 }
 
-/// A tree that is deeper than any path can say.
-const DEPTH: usize = 2500;
+/// Makes a tree of directories in each other, deeper than a path can say.
+fn make_deep(world: &World, name: &str, depth: usize) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut here = openat(CWD, &world.root, flags, Mode::empty()).unwrap();
+    for _ in 0..depth {
+        mkdirat(&here, name, Mode::RWXU).unwrap();
+        here = openat(&here, name, flags, Mode::empty()).unwrap();
+    }
+}
 
 #[test]
 fn a_tree_deeper_than_a_path_can_say_is_walked_and_deleted() {
+    const NAME: &str = "directory-in-directory";
+    const DEPTH: usize = 200;
     check(|| {
         vec![
             case("a deep tree")
-                .given(|world| {
-                    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
-                    let open = |at: &std::os::fd::OwnedFd, name: &str| {
-                        openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
-                    };
-                    let mut here = openat(CWD, &world.root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-                    for _ in 0..DEPTH {
-                        mkdirat(&here, "d", Mode::RWXU).unwrap();
-                        here = open(&here, "d");
-                    }
+                .given(|world| make_deep(world, NAME, DEPTH))
+                .fails("read_file", json!({"path": format!("{NAME}/").repeat(DEPTH)}), InvalidPath)
+                .works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+                    assert_eq!(value["entries"].as_array().unwrap().len(), DEPTH);
                 })
-                .fails("read_file", json!({"path": "d/".repeat(DEPTH)}), InvalidPath)
                 .works("find_files", json!({"path": ".", "glob": "x"}), |_, value| {
                     assert_eq!((&value["paths"], &value["scanned"]), (&json!([]), &json!(DEPTH)));
                 })
-                .fails("delete_file", json!({"path": "d"}), WrongType)
-                .works("delete_file", json!({"path": "d", "recursive": true}), |world, value| {
+                .fails("delete_file", json!({"path": NAME}), WrongType)
+                .works("move_file", json!({"from": NAME, "to": "moved"}), |_, _| ())
+                .works("delete_file", json!({"path": "moved", "recursive": true}), |world, value| {
                     assert_eq!(value["count"], DEPTH);
-                    assert!(!world.root.join("d").exists());
+                    assert!(!world.root.join("moved").exists());
                 }),
         ]
     });
+}
+
+#[test]
+fn a_tree_of_thousands_of_levels_takes_few_descriptors() {
+    const DEPTH: usize = 3000;
+    if !here() {
+        return Elsewhere::new()
+            .run_after("ulimit -n 128", "attacks::spelling::a_tree_of_thousands_of_levels_takes_few_descriptors");
+    }
+    for backend in [Backend::Best, Backend::CapStd] {
+        let world = World::with(Setup::default().on(backend));
+        make_deep(&world, "d", DEPTH);
+        assert_eq!(world.value("find_files", &json!({"path": ".", "glob": "x"}))["scanned"], DEPTH);
+        assert_eq!(world.value("delete_file", &json!({"path": "d", "recursive": true}))["count"], DEPTH);
+        assert_eq!(std::fs::read_dir(&world.root).unwrap().count(), 0);
+    }
 }

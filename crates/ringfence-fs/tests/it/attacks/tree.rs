@@ -83,10 +83,13 @@ impl Tree {
         }
         self.entries.insert(name, seen);
         // What the kernel makes up is different at every look, and has no end.
-        let made_up = rustix::fs::statfs(path).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC);
+        let made_up = || rustix::fs::statfs(path).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC);
+        if !found.is_dir() || made_up() {
+            return Vec::new();
+        }
         match std::fs::read_dir(path) {
-            Ok(entries) if found.is_dir() && !made_up => entries.map(|entry| entry.unwrap().path()).collect(),
-            _ => Vec::new(),
+            Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+            Err(_) => Vec::new(),
         }
     }
 }
