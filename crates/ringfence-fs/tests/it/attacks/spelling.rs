@@ -743,7 +743,7 @@ fn a_tree_deeper_than_a_path_can_say_is_walked_and_deleted() {
 
 #[test]
 fn a_tree_of_thousands_of_levels_takes_few_descriptors() {
-    const DEPTH: usize = 3000;
+    const DEPTH: usize = 2500;
     if !here() {
         return Elsewhere::new()
             .run_after("ulimit -n 128", "attacks::spelling::a_tree_of_thousands_of_levels_takes_few_descriptors");
