@@ -193,7 +193,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 /// A world with something to exchange in it, in memory if there is such a place: more races in the same time.
 fn arena(pattern: Pattern, backend: Backend) -> World {
     let mut setup = Setup::default().on(backend);
-    setup.limits.call_time = Duration::from_secs(20);
+    setup.limits.call_time = Duration::from_secs(5);
     let world = World::in_memory(setup);
     tree(&world.outside.join("twin"), SECRET).unwrap();
     std::fs::write(world.outside.join("twin").join(OUTSIDE_NAME), SECRET).unwrap();
@@ -237,7 +237,7 @@ struct Tally {
     /// Successes and failures by tool.
     by_tool: BTreeMap<&'static str, (u64, u64)>,
     errors: BTreeMap<String, u64>,
-    leaks: Vec<String>,
+    troubles: Vec<String>,
 }
 
 impl Tally {
@@ -249,7 +249,7 @@ impl Tally {
         for (error, count) in other.errors {
             *self.errors.entry(error).or_default() += count;
         }
-        self.leaks.extend(other.leaks);
+        self.troubles.extend(other.troubles);
     }
 }
 
@@ -286,7 +286,7 @@ fn race(pattern: Pattern, backend: Backend) {
     let (good, bad) = tally.by_tool.values().fold((0, 0), |sum, (good, bad)| (sum.0 + good, sum.1 + bad));
     println!("{pattern:?} on {}: {good} calls succeeded, {bad} did not, {swaps} swaps", world.backend);
     println!("  {:?}\n  {:?}", tally.by_tool, tally.errors);
-    assert_eq!(tally.leaks, Vec::<String>::new());
+    assert_eq!(tally.troubles, Vec::<String>::new());
     assert_eq!(outside_of(&world, pattern), before, "something outside changed");
     // A directory that was filled while it was taken apart is left for the next start to clean up.
     world.restart();
@@ -325,7 +325,7 @@ fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64],
         let call = ToolCall { id: "1".to_owned(), name: (*tool).to_owned(), arguments: arguments.to_string() };
         let reply = runtime.block_on(world.host.call(&world.session, call, &CancellationToken::new())).unwrap();
         if let Some(word) = forbidden.iter().find(|word| reply.text.contains(**word)) {
-            tally.leaks.push(format!("{tool} {arguments} gave away {word}: {}", reply.text));
+            tally.troubles.push(format!("{tool} {arguments} gave away {word}: {}", reply.text));
         }
         let sum = tally.by_tool.entry(tool).or_default();
         match reply.error {
@@ -338,7 +338,13 @@ fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64],
                 *tally.errors.entry(format!("{kind:?}")).or_default() += 1;
             }
         }
+        if reply.error == Some(ErrorKind::Timeout) {
+            tally.troubles.push(format!("{tool} {arguments} hung"));
+            break;
+        }
     }
+    // A thread that hangs would keep us here too.
+    runtime.shutdown_background();
     tally
 }
 
