@@ -212,6 +212,7 @@ impl Host {
             fingerprint: preview.fingerprint.clone(),
         };
         self.parts.store.open_request(&request)?;
+        let pending = Pending { store: self.parts.store.as_ref(), id: Some(&request.id) };
         let response = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
@@ -225,11 +226,33 @@ impl Host {
             }
             None => (ApprovalResponse::default(), true),
         };
-        self.parts.store.close_request(&request.id, &response)?;
+        pending.close(&response)?;
         if cancelled {
             return Ok(Answer::No(Abandon::Cancel.error()));
         }
         Ok(Answer::of(response, verdict))
+    }
+}
+
+/// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
+/// reach nobody.
+struct Pending<'a> {
+    store: &'a dyn Store,
+    id: Option<&'a str>,
+}
+
+impl Pending<'_> {
+    fn close(mut self, response: &ApprovalResponse) -> Result<(), StoreLost> {
+        self.id.take().map_or(Ok(()), |id| self.store.close_request(id, response))
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // Nobody is left who could be told that it failed.
+            let _ = self.store.close_request(id, &ApprovalResponse::default());
+        }
     }
 }
 

@@ -160,6 +160,18 @@ async fn a_request_is_in_the_store_while_it_waits_and_gone_afterwards() {
     assert!(road.host.pending().unwrap().is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_call_is_dropped_leaves_the_store() {
+    let road = Setup::default().road();
+    let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
+    road.somebody.bell.notified().await;
+    assert_eq!(road.host.pending().unwrap().len(), 1);
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    assert!(road.host.pending().unwrap().is_empty());
+    assert_eq!(road.runs(), 0);
+}
+
 #[tokio::test]
 async fn every_answer_takes_its_request_out_of_the_store() {
     for answers in [vec![yes()], vec![no()], vec![change(json!({"path": "ask2"})), yes()]] {
