@@ -313,27 +313,29 @@ fn placed(text: &str, world: &World) -> String {
 
 /// The name that each dialect has for a kind of error, as CONTRACTS.md says.
 fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
-    let (standard, miniclaw) = match kind {
-        ErrorKind::InvalidArgs => ("INVALID_ARGS", "invalid"),
-        ErrorKind::InvalidPath => ("INVALID_PATH", "invalid_path: "),
-        ErrorKind::OutsideWorkspace => ("INVALID_PATH", "outside_workspace: "),
-        ErrorKind::ReadOnly | ErrorKind::PermissionDenied => ("PERMISSION_DENIED", "permission_denied: "),
-        ErrorKind::NotFound => ("FILE_NOT_FOUND", "path_not_found: "),
-        ErrorKind::AlreadyExists => ("ALREADY_EXISTS", "io_error: "),
-        ErrorKind::ApprovalDenied => ("APPROVAL_DENIED", "permission_denied: "),
-        ErrorKind::NotText => ("NOT_TEXT", "io_error: "),
-        ErrorKind::WrongType => ("WRONG_TYPE", "io_error: "),
-        ErrorKind::ReadLimit => ("READ_LIMIT", "io_error: "),
-        ErrorKind::WriteLimit => ("WRITE_LIMIT", "io_error: "),
-        ErrorKind::Conflict => ("CONFLICT", "io_error: "),
-        ErrorKind::EditNotFound => ("EDIT_NOT_FOUND", "edit_not_found: "),
-        ErrorKind::AmbiguousEdit => ("AMBIGUOUS_EDIT", "ambiguous_edit: "),
-        ErrorKind::Timeout => ("TIMEOUT", "io_error: "),
-        ErrorKind::Cancelled => ("CANCELLED", "io_error: "),
-        ErrorKind::UnknownTool => ("UNKNOWN_TOOL", "tool not found: "),
-        ErrorKind::Unavailable => ("UNAVAILABLE", "io_error: "),
-        ErrorKind::Io => ("IO_ERROR", "io_error: "),
-        ErrorKind::Internal => ("INTERNAL", "io_error: "),
+    let (standard, miniclaw, crewagent) = match kind {
+        ErrorKind::InvalidArgs => ("INVALID_ARGS", "invalid", "E_INVALID_ARGS"),
+        ErrorKind::InvalidPath => ("INVALID_PATH", "invalid_path: ", "E_SANDBOX_VIOLATION"),
+        ErrorKind::OutsideWorkspace => ("INVALID_PATH", "outside_workspace: ", "E_SANDBOX_VIOLATION"),
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied => {
+            ("PERMISSION_DENIED", "permission_denied: ", "E_SANDBOX_VIOLATION")
+        }
+        ErrorKind::NotFound => ("FILE_NOT_FOUND", "path_not_found: ", "ENOENT"),
+        ErrorKind::AlreadyExists => ("ALREADY_EXISTS", "io_error: ", "E_PRECONDITION_FAILED"),
+        ErrorKind::ApprovalDenied => ("APPROVAL_DENIED", "permission_denied: ", "E_APPROVAL_DENIED"),
+        ErrorKind::NotText => ("NOT_TEXT", "io_error: ", "FS_READ_BINARY_FALLBACK"),
+        ErrorKind::WrongType => ("WRONG_TYPE", "io_error: ", "E_INTERNAL"),
+        ErrorKind::ReadLimit => ("READ_LIMIT", "io_error: ", "E_READ_LIMIT"),
+        ErrorKind::WriteLimit => ("WRITE_LIMIT", "io_error: ", "E_WRITE_LIMIT"),
+        ErrorKind::Conflict => ("CONFLICT", "io_error: ", "E_PRECONDITION_FAILED"),
+        ErrorKind::EditNotFound => ("EDIT_NOT_FOUND", "edit_not_found: ", "E_PRECONDITION_FAILED"),
+        ErrorKind::AmbiguousEdit => ("AMBIGUOUS_EDIT", "ambiguous_edit: ", "E_PRECONDITION_FAILED"),
+        ErrorKind::Timeout => ("TIMEOUT", "io_error: ", "E_TIMEOUT"),
+        ErrorKind::Cancelled => ("CANCELLED", "io_error: ", "E_CANCELLED"),
+        ErrorKind::UnknownTool => ("UNKNOWN_TOOL", "tool not found: ", "TOOL_NOT_AVAILABLE"),
+        ErrorKind::Unavailable => ("UNAVAILABLE", "io_error: ", "TOOL_NOT_AVAILABLE"),
+        ErrorKind::Io => ("IO_ERROR", "io_error: ", "E_INTERNAL"),
+        ErrorKind::Internal => ("INTERNAL", "io_error: ", "E_INTERNAL"),
     };
     match world.session.dialect {
         Dialect::Standard => {
@@ -341,5 +343,9 @@ fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
             assert_eq!((&reply["ok"], &reply["error"]["code"]), (&Value::Bool(false), &standard.into()), "{what}");
         }
         Dialect::Miniclaw => assert!(answer.text.starts_with(miniclaw), "{what}: does not begin with {miniclaw:?}"),
+        Dialect::Crewagent => {
+            let reply: Value = serde_json::from_str(&answer.text).unwrap();
+            assert_eq!((&reply["ok"], &reply["error"]["code"]), (&Value::Bool(false), &crewagent.into()), "{what}");
+        }
     }
 }
