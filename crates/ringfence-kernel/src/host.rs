@@ -163,7 +163,7 @@ impl Host {
         F: FnOnce(&Trip, &Signal) -> Result<Option<Leg>, Fatal> + Send + 'static,
     {
         let signal = Signal::new();
-        let mine = signal.clone();
+        let mut waiting = Waiting { trip: Arc::clone(trip), signal: signal.clone(), over: false };
         let workers = Arc::clone(&self.workers);
         let companion = Arc::clone(trip);
         let job = async move {
@@ -178,16 +178,21 @@ impl Host {
         tokio::pin!(job);
         let why = tokio::select! {
             biased;
-            done = &mut job => return trip.arrived(done),
+            done = &mut job => {
+                waiting.over = true;
+                return trip.arrived(done);
+            }
             () = cancel.cancelled() => Abandon::Cancel,
             () = sleep(trip.session.limits.call_time) => Abandon::Deadline,
         };
-        if mine.abandon(why) {
-            return trip.end(&[], Err(why.error().detail("committed", false))).map(Leg::Done);
+        if let Some(reply) = waiting.give_up(why)? {
+            return Ok(Leg::Done(reply));
         }
-        match timeout(GRACE, &mut job).await {
+        let done = timeout(GRACE, &mut job).await;
+        waiting.over = true;
+        match done {
             Ok(done) => trip.arrived(done),
-            Err(_) => trip.overdue(why).map(Leg::Done),
+            Err(_) => trip.overdue(why, waiting.signal.subject()).map(Leg::Done),
         }
     }
 
@@ -252,6 +257,37 @@ impl Drop for Pending<'_> {
         if let Some(id) = self.id {
             // Nobody is left who could be told that it failed.
             let _ = self.store.close_request(id, &ApprovalResponse::default());
+        }
+    }
+}
+
+/// Somebody who waits for a worker. Dropped while the work goes on, because the caller went away, it is a cancel.
+struct Waiting {
+    trip: Arc<Trip>,
+    signal: Signal,
+    /// Nothing is waited for any more.
+    over: bool,
+}
+
+impl Waiting {
+    /// Stops waiting. Nothing if the worker committed first.
+    fn give_up(&mut self, why: Abandon) -> Result<Option<Reply>, Fatal> {
+        if !self.signal.abandon(why) {
+            return Ok(None);
+        }
+        self.over = true;
+        let error = why.error().detail("committed", false);
+        let moment = Moment::End { error: Some(&error), duration: self.trip.started.elapsed() };
+        self.trip.record_about(self.signal.subject(), &[], moment)?;
+        Ok(Some(self.trip.error_reply(&error)))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.over {
+            // There is nobody left to be told that the record failed.
+            let _ = self.give_up(Abandon::Cancel);
         }
     }
 }
@@ -394,7 +430,7 @@ impl Trip {
             return Ok(None);
         }
         let moment = Moment::Refused { error, duration: self.started.elapsed() };
-        self.record_about(cx.subject().as_deref(), touches, moment)?;
+        self.record_about(cx.signal().subject(), touches, moment)?;
         Ok(Some(Leg::Done(self.error_reply(error))))
     }
 
@@ -423,10 +459,10 @@ impl Trip {
         })
     }
 
-    fn overdue(&self, why: Abandon) -> Result<Reply, Fatal> {
+    fn overdue(&self, why: Abandon, subject: Option<&str>) -> Result<Reply, Fatal> {
         let error =
             why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
-        self.record(&[], Moment::Overdue { error: &error, duration: self.started.elapsed() })?;
+        self.record_about(subject, &[], Moment::Overdue { error: &error, duration: self.started.elapsed() })?;
         Ok(self.error_reply(&error))
     }
 

@@ -4,8 +4,8 @@
 //! step decides who was first. Until the worker commits, the road can abandon the call and nothing will
 //! have happened; once the worker commits, it finishes, and the road can only say that it does not know yet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::{ErrorKind, ToolError};
 
@@ -32,7 +32,14 @@ impl Abandon {
 
 /// The state of one call, shared by its two sides.
 #[derive(Clone, Debug, Default)]
-pub struct Signal(Arc<AtomicU8>);
+pub struct Signal(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: AtomicU8,
+    /// What the call is about, as soon as the worker knows.
+    subject: OnceLock<String>,
+}
 
 impl Signal {
     pub fn new() -> Self {
@@ -41,16 +48,24 @@ impl Signal {
 
     /// Asked by a worker wherever it could go on for long.
     pub fn check(&self) -> Result<(), ToolError> {
-        match self.0.load(Ordering::Acquire) {
+        match self.0.state.load(Ordering::Acquire) {
             TIMED_OUT => Err(Abandon::Deadline.error()),
             CANCELLED => Err(Abandon::Cancel.error()),
             _ => Ok(()),
         }
     }
 
+    pub(crate) fn name_subject(&self, shown: &str) {
+        self.0.subject.get_or_init(|| shown.to_owned());
+    }
+
+    pub(crate) fn subject(&self) -> Option<&str> {
+        self.0.subject.get().map(String::as_str)
+    }
+
     /// The worker's last chance to be stopped: after this the change is made.
     pub(crate) fn commit(&self) -> Result<(), ToolError> {
-        match self.0.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire) {
+        match self.0.state.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) | Err(COMMITTING) => Ok(()),
             Err(_) => self.check(),
         }
@@ -62,7 +77,7 @@ impl Signal {
             Abandon::Deadline => TIMED_OUT,
             Abandon::Cancel => CANCELLED,
         };
-        self.0.compare_exchange(RUNNING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0.state.compare_exchange(RUNNING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 

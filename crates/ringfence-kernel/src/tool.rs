@@ -5,7 +5,7 @@
 //!
 //! Not here: how a dialect names a tool and its arguments (`face.rs`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::{ErrorKind, Limits, Signal, Ticket, ToolError};
@@ -124,12 +124,11 @@ pub struct Context<'a> {
     pub pace: Pace,
     signal: &'a Signal,
     stalled: Cell<bool>,
-    subject: RefCell<Option<String>>,
 }
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, signal, stalled: Cell::new(false), subject: RefCell::new(None) }
+        Self { limits, pace, signal, stalled: Cell::new(false) }
     }
 
     /// Fails once nobody waits for the call any more.
@@ -146,11 +145,7 @@ impl<'a> Context<'a> {
 
     /// Says what the call is about, as replies spell it, so that a call that fails early leaves a trace with a name.
     pub fn name_subject(&self, shown: &str) {
-        self.subject.borrow_mut().get_or_insert_with(|| shown.to_owned());
-    }
-
-    pub(crate) fn subject(&self) -> Option<String> {
-        self.subject.borrow().clone()
+        self.signal.name_subject(shown);
     }
 
     pub(crate) fn stalled(&self) -> bool {

@@ -1,5 +1,7 @@
 //! `create_directory`: a directory, with those above it.
 
+use std::os::fd::AsFd;
+
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
@@ -13,7 +15,7 @@ use crate::again::fsync;
 use crate::fault::{fault, unsynced};
 use crate::mount::Durability;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};
-use crate::stamp::{Kind, Stamp};
+use crate::stamp::Kind;
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
     registry.register(CreateDirectory { fence: fence.clone() }, [Face::standard::<Args, Outcome>("create_directory")])
@@ -31,9 +33,14 @@ struct Args {
     path: String,
 }
 
-struct Work {
-    slot: Slot,
-    seen: Option<Stamp>,
+enum Work {
+    /// It is there.
+    Exists {
+        shown: String,
+    },
+    Make {
+        slot: Slot,
+    },
 }
 
 /// What making a directory returns.
@@ -54,43 +61,53 @@ impl Tool for CreateDirectory {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?.slashed_if(Kind::Directory);
         let slot = Slot::find(&spot, Meant::Anything, Parents::MayBeMade)?;
-        let seen = slot.look()?;
-        if let Some(found) = &seen
-            && found.kind != Kind::Directory
-        {
-            let message = format!("`{}` exists already and is {}", slot.shown, found.kind.described());
-            return Err(ToolError::new(ErrorKind::AlreadyExists, message));
-        }
-        let verb = if seen.is_some() { Verb::List } else { Verb::Create };
-        Ok(Plan { touches: vec![Touch { verb, place: slot.place() }], work: Work { slot, seen } })
+        let place = slot.place();
+        Ok(match slot.look()? {
+            None => Plan { touches: vec![Touch { verb: Verb::Create, place }], work: Work::Make { slot } },
+            Some(found) if found.kind == Kind::Directory => {
+                Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work::Exists { shown: slot.shown } }
+            }
+            Some(found) => {
+                let message = format!("`{}` exists already and is {}", slot.shown, found.kind.described());
+                return Err(ToolError::new(ErrorKind::AlreadyExists, message));
+            }
+        })
     }
 
     fn preview(&self, work: &Work) -> Preview {
-        let text = format!("create the directory `{}`", work.slot.shown);
-        Preview { fingerprint: format!("{:?}", work.seen.map(|seen| seen.id)), text }
+        let (text, fingerprint) = match work {
+            Work::Exists { shown } => (format!("the directory `{shown}` exists already"), "exists"),
+            Work::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
+        };
+        Preview { text, fingerprint: fingerprint.to_owned() }
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen } = work;
-        let mut created = false;
-        if seen.is_none() {
-            let made = slot.make_parents(ticket.context())?;
-            check_directory_writable(std::os::fd::AsFd::as_fd(&made.parent), &slot.shown)?;
-            ticket.commit()?;
-            match mkdirat(&made.parent, slot.name.as_slice(), Mode::from_raw_mode(0o755)) {
-                Ok(()) => created = true,
-                // Somebody else made it, which is as good, or something that is no directory.
-                Err(Errno::EXIST)
-                    if slot
-                        .look_in(std::os::fd::AsFd::as_fd(&made.parent))?
-                        .is_some_and(|found| found.kind == Kind::Directory) => {}
-                Err(errno) => return Err(fault(errno, &slot.shown)),
+        let (path, created) = match work {
+            Work::Exists { shown } => (shown, false),
+            Work::Make { slot } => {
+                let created = make(&slot, ticket)?;
+                (slot.shown, created)
             }
-            if slot.mount.durability == Durability::Full {
-                fsync(&made.parent).map_err(|errno| unsynced(errno, &slot.shown))?;
-            }
-            made.keep(slot.mount.durability, &slot.shown)?;
-        }
-        Ok(Outcome { path: slot.shown, created, change: ticket.change().to_owned() })
+        };
+        Ok(Outcome { path, created, change: ticket.change().to_owned() })
     }
+}
+
+/// Makes a directory with those above it. False if somebody else was faster.
+fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
+    let made = slot.make_parents(ticket.context())?;
+    let parent = made.parent.as_fd();
+    check_directory_writable(parent, &slot.shown)?;
+    ticket.commit()?;
+    let created = match mkdirat(parent, slot.name.as_slice(), Mode::from_raw_mode(0o755)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) if slot.look_in(parent)?.is_some_and(|found| found.kind == Kind::Directory) => false,
+        Err(errno) => return Err(fault(errno, &slot.shown)),
+    };
+    if slot.mount.durability == Durability::Full {
+        fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
+    }
+    made.keep(slot.mount.durability, &slot.shown)?;
+    Ok(created)
 }

@@ -130,7 +130,7 @@ async fn nobody_answering_in_time_is_a_no() {
     let limit = road.session.limits.approval_time;
     assert!(waited >= limit && waited < limit + Duration::from_secs(1), "{waited:?}");
     assert!(road.host.pending().unwrap().is_empty());
-    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask".to_owned()], 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,5 +191,5 @@ async fn a_cancel_while_waiting_for_an_answer_ends_the_call_at_once() {
     cancel.cancel();
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
     assert!(asked.elapsed() < Duration::from_secs(1));
-    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Cancelled".to_owned()], 0));
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Cancelled ask".to_owned()], 0));
 }

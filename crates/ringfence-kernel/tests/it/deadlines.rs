@@ -79,7 +79,7 @@ async fn a_call_that_takes_too_long_is_answered_at_its_deadline() {
     let reply = answered(call, call_time(&road)).await;
     assert_error(&reply, ErrorKind::Timeout);
     assert_eq!(json(&reply)["error"]["details"]["committed"], false);
-    assert_eq!(road.trace.lines(), ["begin change a", "end Timeout"]);
+    assert_eq!(road.trace.lines(), ["begin change a", "end Timeout a"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,7 +101,25 @@ async fn a_worker_that_was_given_up_cannot_commit_later() {
     assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
     held.go.send(()).unwrap();
     assert_eq!(next.await.unwrap().error, None);
-    assert_eq!(road.trace.lines(), ["begin change a", "end Cancelled", "begin change b", "end ok b"]);
+    assert_eq!(road.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_goes_away_is_cancelled_and_recorded() {
+    let effect = Arc::new(AtomicBool::new(false));
+    let (mut held, script) = Held::script(Hold::BeforeCommit, &effect);
+    let road = Setup { workers: 1, ..Setup::of(script) }.road();
+    let call = road.start(&json!({"path": "a"}), &CancellationToken::new());
+    held.waiting.recv().await.unwrap();
+    call.abort();
+    assert!(call.await.is_err());
+    held.go.send(()).unwrap();
+    let next = road.start(&json!({"path": "b"}), &CancellationToken::new());
+    held.waiting.recv().await.unwrap();
+    assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
+    held.go.send(()).unwrap();
+    assert_eq!(next.await.unwrap().error, None);
+    assert_eq!(road.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +138,7 @@ async fn a_change_that_is_late_has_an_unknown_end_and_then_a_recorded_one() {
         let reply = answered(call, call_time(&road) + Duration::from_secs(1)).await;
         assert_error(&reply, kind);
         assert_eq!(json(&reply)["error"]["details"]["committed"], "unknown");
-        assert_eq!(road.trace.lines(), ["begin change a".to_owned(), format!("overdue {kind:?}")]);
+        assert_eq!(road.trace.lines(), ["begin change a".to_owned(), format!("overdue {kind:?} a")]);
         held.go.send(()).unwrap();
         assert_eq!(road.trace.reaches(3).await[2], "end ok a");
     }
@@ -222,7 +240,7 @@ async fn a_tool_that_panics_after_it_was_given_up_leaves_no_second_end() {
     go.send(()).unwrap();
     // The only worker comes back when the first call is over.
     assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
-    assert_eq!(road.trace.lines(), ["begin change boom", "end Cancelled", "begin change a", "end ok a"]);
+    assert_eq!(road.trace.lines(), ["begin change boom", "end Cancelled boom", "begin change a", "end ok a"]);
 }
 
 #[tokio::test]

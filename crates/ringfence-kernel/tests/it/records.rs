@@ -63,7 +63,7 @@ async fn what_the_policy_denies_is_refused_and_recorded() {
 async fn what_a_person_refuses_is_recorded_as_refused() {
     let road = Setup::answering([no()]).road();
     assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask".to_owned()], 0));
 }
 
 #[tokio::test]

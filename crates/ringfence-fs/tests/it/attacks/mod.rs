@@ -80,9 +80,13 @@ pub(crate) fn case(name: impl Into<String>) -> Case {
 }
 
 impl Case {
-    pub(crate) fn miniclaw(mut self) -> Self {
+    pub(crate) fn miniclaw(self) -> Self {
+        self.speaking(Dialect::Miniclaw)
+    }
+
+    pub(crate) fn speaking(mut self, dialect: Dialect) -> Self {
         let Setup { options, mounts, .. } = self.setup;
-        self.setup = Setup { options, mounts, ..Setup::of(Dialect::Miniclaw) };
+        self.setup = Setup { options, mounts, ..Setup::of(dialect) };
         self
     }
 

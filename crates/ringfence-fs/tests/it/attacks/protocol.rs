@@ -40,7 +40,7 @@ fn arguments_are_an_object_of_known_fields_or_refused() {
         for dialect in Dialect::ALL {
             let plain = || {
                 let case = case(format!("{} arguments", dialect.name())).file("f", "other").file("other.txt", "other");
-                if dialect == Dialect::Miniclaw { case.miniclaw() } else { case }
+                case.speaking(dialect)
             };
             let mut case = plain();
             for operation in operations(dialect, "f") {

@@ -668,7 +668,7 @@ fn a_path_that_is_no_string_is_refused_by_every_tool() {
         for dialect in Dialect::ALL {
             let plain = || {
                 let case = case(format!("{} takes only strings", dialect.name())).file("other.txt", "other");
-                if dialect == Dialect::Miniclaw { case.miniclaw() } else { case }
+                case.speaking(dialect)
             };
             for bad in [
                 "5",
@@ -688,7 +688,8 @@ fn a_path_that_is_no_string_is_refused_by_every_tool() {
                     if bad == "null" && operation.tool == "list_dir" {
                         continue;
                     }
-                    let arguments = operation.arguments.to_string().replace("\"PATH\"", bad);
+                    let arguments =
+                        operation.arguments.to_string().replace("@workspace/PATH", "PATH").replace("\"PATH\"", bad);
                     case = case.fails(operation.tool, arguments, InvalidArgs);
                 }
                 cases.push(case);
