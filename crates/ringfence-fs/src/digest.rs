@@ -28,9 +28,14 @@ impl Digest {
     }
 
     pub(crate) fn to_hex(self) -> String {
+        Self::hex(&self.0)
+    }
+
+    /// Bytes as lower-case hexadecimal digits.
+    pub(crate) fn hex(bytes: &[u8]) -> String {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
-        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
 
     /// Parses what a caller gave as `field`. Upper case is taken too.

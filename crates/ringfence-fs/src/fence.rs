@@ -1,6 +1,7 @@
 //! The mounts of a host, and how a caller's path finds its own.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -83,7 +84,8 @@ impl Fence {
         state: &Path,
         options: Options,
     ) -> Result<Self, FenceError> {
-        let state = open_state(state)?;
+        let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
+        let state = open_own(state, "locks").map_err(fail)?;
         let mut mounts: Vec<Arc<Mount>> = Vec::new();
         for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
             if spec.alias.is_empty()
@@ -260,13 +262,11 @@ fn overlap(a: &Mount, b: &Mount) -> bool {
     a.id == b.id || within(a, b) || within(b, a)
 }
 
-#[expect(clippy::disallowed_methods, reason = "our own directory, named by the person in charge")]
-fn open_state(path: &Path) -> Result<OwnedFd, FenceError> {
-    let fail = |error: std::io::Error| FenceError::Open { what: "state directory".to_owned(), source: error };
-    std::fs::create_dir_all(path).map_err(fail)?;
-    let state = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())
-        .map_err(|errno| fail(errno.into()))?;
-    open_private(&state, b"locks").map_err(|errno| fail(errno.into()))
+/// A directory of our own below the state directory, made if it is missing.
+pub(crate) fn open_own(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
+    Ok(open_private(&state, name.as_bytes())?)
 }
 
 /// A directory that only we may enter, made if it is missing.

@@ -6,6 +6,7 @@
 //! Not here: processes, sockets, and the environment.
 
 mod again;
+mod audit;
 mod content;
 mod digest;
 mod fault;
@@ -27,6 +28,7 @@ mod trash;
 mod walk;
 mod workspace;
 
+pub use audit::{AuditError, AuditLog, Broken, Verified, read_records, verify};
 pub use digest::content_id;
 pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
 pub use mount::{Durability, Rights};

@@ -271,3 +271,17 @@ pub(crate) fn read_directory(
         entries.push(Entry { name: name.to_vec(), kind });
     }
 }
+
+/// The names in a directory of our own, those that are text.
+pub(crate) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<String>, Errno> {
+    let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut raw = RawDir::new(&listing, &mut buffer);
+    while let Some(entry) = raw.next() {
+        if let Ok(name) = entry?.file_name().to_str() {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}

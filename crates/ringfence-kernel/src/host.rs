@@ -277,9 +277,10 @@ impl Waiting {
         }
         self.over = true;
         let error = why.error().detail("committed", false);
-        let moment = Moment::End { error: Some(&error), duration: self.trip.started.elapsed() };
+        let reply = self.trip.error_reply(&error);
+        let moment = Moment::End { error: Some(&error), reply: &reply.text, duration: self.trip.started.elapsed() };
         self.trip.record_about(self.signal.subject(), &[], moment)?;
-        Ok(Some(self.trip.error_reply(&error)))
+        Ok(Some(reply))
     }
 }
 
@@ -429,9 +430,10 @@ impl Trip {
         if cx.signal().commit().is_err() {
             return Ok(None);
         }
-        let moment = Moment::Refused { error, duration: self.started.elapsed() };
+        let reply = self.error_reply(error);
+        let moment = Moment::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
         self.record_about(cx.signal().subject(), touches, moment)?;
-        Ok(Some(Leg::Done(self.error_reply(error))))
+        Ok(Some(Leg::Done(reply)))
     }
 
     /// What a finished job means for the one who waited.
@@ -446,24 +448,28 @@ impl Trip {
     }
 
     fn refuse(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
-        self.record(touches, Moment::Refused { error, duration: self.started.elapsed() })?;
-        Ok(self.error_reply(error))
+        let reply = self.error_reply(error);
+        self.record(touches, Moment::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
+        Ok(reply)
     }
 
     fn end(&self, touches: &[Touch], result: Result<String, ToolError>) -> Result<Reply, Fatal> {
+        let (reply, error) = match result {
+            Ok(text) => (Reply { call_id: self.call.id.clone(), text, error: None }, None),
+            Err(error) => (self.error_reply(&error), Some(error)),
+        };
         let duration = self.started.elapsed();
-        self.record(touches, Moment::End { error: result.as_ref().err(), duration })?;
-        Ok(match result {
-            Ok(text) => Reply { call_id: self.call.id.clone(), text, error: None },
-            Err(error) => self.error_reply(&error),
-        })
+        self.record(touches, Moment::End { error: error.as_ref(), reply: &reply.text, duration })?;
+        Ok(reply)
     }
 
     fn overdue(&self, why: Abandon, subject: Option<&str>) -> Result<Reply, Fatal> {
         let error =
             why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
-        self.record_about(subject, &[], Moment::Overdue { error: &error, duration: self.started.elapsed() })?;
-        Ok(self.error_reply(&error))
+        let reply = self.error_reply(&error);
+        let moment = Moment::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_about(subject, &[], moment)?;
+        Ok(reply)
     }
 
     fn error_reply(&self, error: &ToolError) -> Reply {
@@ -481,6 +487,7 @@ impl Trip {
             session: &self.session,
             call_id: &self.call.id,
             tool: &self.call.name,
+            arguments: &self.call.arguments,
             subject,
             touches,
             moment,

@@ -15,6 +15,8 @@ pub struct Record<'a> {
     pub session: &'a Session,
     pub call_id: &'a str,
     pub tool: &'a str,
+    /// As the caller wrote them. A sink keeps their size and a keyed hash, never the text.
+    pub arguments: &'a str,
     /// What the call is about, where it never got as far as a plan.
     pub subject: Option<&'a str>,
     /// What the call touches, as far as it was planned.
@@ -28,11 +30,11 @@ pub enum Moment<'a> {
     /// It is about to run; `rule` let it.
     Begin { rule: &'static str, approved: bool, change: &'a str },
     /// It ran, and this is how it ended.
-    End { error: Option<&'a ToolError>, duration: Duration },
+    End { error: Option<&'a ToolError>, reply: &'a str, duration: Duration },
     /// It never ran.
-    Refused { error: &'a ToolError, duration: Duration },
+    Refused { error: &'a ToolError, reply: &'a str, duration: Duration },
     /// The caller was told that the end is not known; a late `End` follows.
-    Overdue { error: &'a ToolError, duration: Duration },
+    Overdue { error: &'a ToolError, reply: &'a str, duration: Duration },
 }
 
 /// The trace was lost; nothing may run without it.

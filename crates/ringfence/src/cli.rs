@@ -4,10 +4,12 @@
 //! reply, 2 bad usage or config.
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringfence_fs::{Broken, Verified, read_records, verify};
 use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +41,11 @@ enum Command {
         #[arg(default_value = "{}")]
         json: String,
     },
+    /// Look at the trace of every call, and check that nobody changed it.
+    Audit {
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
     /// Make and look after runs of a workflow.
     Workflow {
         #[command(subcommand)]
@@ -50,6 +57,27 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::List)]
         format: Format,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Print the records, the oldest first.
+    Show {
+        /// As they are in the log, a JSON object a line.
+        #[arg(long)]
+        json: bool,
+        /// Go on printing as calls are made.
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Check every record, link and signed head. Exit code 1 and the first bad one if something was changed.
+    Verify {
+        /// A head that was kept elsewhere, as `ringfence audit head` printed it.
+        #[arg(long, value_name = "NUMBER:HASH", value_parser = known_head)]
+        head: Option<KnownHead>,
+    },
+    /// Print how far the log reaches, to be kept elsewhere.
+    Head,
 }
 
 #[derive(Debug, Subcommand)]
@@ -111,6 +139,8 @@ enum Failure {
     Wire(#[from] WireError),
     #[error(transparent)]
     Fatal(#[from] Fatal),
+    #[error(transparent)]
+    Audit(#[from] Broken),
     #[error("the arguments on standard input cannot be read: {0}")]
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
@@ -142,6 +172,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Call { tool, json } => call(&wire(settings, &environment)?, tool, json),
         Command::Tools { format } => print(&(tools(&wire(settings, &environment)?, format) + "\n"), SUCCESS),
+        Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
             print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
         }
@@ -191,6 +222,62 @@ impl Signals {
         }
         cancel.cancel();
     }
+}
+
+fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
+    match command {
+        AuditCommand::Show { json, follow } => show(state, json, follow),
+        AuditCommand::Head => {
+            let Verified { records, hash, .. } = verify(state, None)?;
+            print(&format!("{records}:{hash}\n"), SUCCESS)
+        }
+        AuditCommand::Verify { head } => {
+            let known = head.as_ref().map(|head| (head.number, head.hash.as_str()));
+            match verify(state, known) {
+                Ok(Verified { records, signed, .. }) => {
+                    print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)
+                }
+                Err(Broken::Read(error)) => Err(Failure::Audit(Broken::Read(error))),
+                Err(broken) => print(&format!("broken: {broken}\n"), ERROR_REPLY),
+            }
+        }
+    }
+}
+
+/// Prints records until there are no more, or for ever.
+fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let mut shown = 0;
+    loop {
+        let mut number = 0;
+        let mut out = std::io::stdout().lock();
+        let printed = read_records(state, |line| {
+            number += 1;
+            if number <= shown {
+                return Ok(());
+            }
+            if json { writeln!(out, "{line}") } else { writeln!(out, "{}", for_people(line)) }
+        });
+        printed.and_then(|()| out.flush()).map_err(Failure::Output)?;
+        drop(out);
+        shown = number;
+        if !follow {
+            return Ok(SUCCESS);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A record in one line of text.
+fn for_people(line: &str) -> String {
+    let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
+    let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+    let paths = record["touches"].as_array().into_iter().flatten();
+    let paths = paths.map(|touch| format!("{} {}", touch["verb"].as_str().unwrap_or(""), touch["path"]));
+    let about = record["about"].as_str().map(|about| format!("{about:?}"));
+    let what = paths.chain(about).collect::<Vec<_>>().join(", ");
+    let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, text("error")];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
 }
 
 fn tools(wired: &Wired, format: Format) -> String {
@@ -262,6 +349,21 @@ impl CommonOptions {
             agent: self.agent.clone(),
             run: self.run.clone(),
         }
+    }
+}
+
+/// A head that somebody kept.
+#[derive(Clone, Debug)]
+struct KnownHead {
+    number: u64,
+    hash: String,
+}
+
+fn known_head(text: &str) -> Result<KnownHead, String> {
+    let parsed = text.trim().split_once(':').and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
+    match parsed {
+        Some((number, hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
+        _ => Err("it looks like what `ringfence audit head` prints".to_owned()),
     }
 }
 

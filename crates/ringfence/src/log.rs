@@ -40,8 +40,10 @@ impl AuditSink for LogLines {
     fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
         let (error, duration) = match record.moment {
             Moment::Begin { .. } => return Ok(()),
-            Moment::End { error, duration } => (error, duration),
-            Moment::Refused { error, duration } | Moment::Overdue { error, duration } => (Some(error), duration),
+            Moment::End { error, duration, .. } => (error, duration),
+            Moment::Refused { error, duration, .. } | Moment::Overdue { error, duration, .. } => {
+                (Some(error), duration)
+            }
         };
         let line = Line {
             ts: humantime::format_rfc3339_millis(record.at).to_string(),
@@ -57,6 +59,17 @@ impl AuditSink for LogLines {
         text.push(b'\n');
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         to.write_all(&text).and_then(|()| to.flush()).map_err(AuditLost)
+    }
+}
+
+/// Two sinks for every record: it counts as kept when both have it.
+#[derive(Debug)]
+pub struct Both<A, B>(pub A, pub B);
+
+impl<A: AuditSink, B: AuditSink> AuditSink for Both<A, B> {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        self.0.record(record)?;
+        self.1.record(record)
     }
 }
 

@@ -4,16 +4,16 @@ use std::fs::OpenOptions;
 use std::sync::Arc;
 
 use ringfence_fs::{
-    Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError, resolve_mount,
-    resolve_workspace,
+    AuditError, AuditLog, Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError,
+    resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     AuditSink, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
-    ToolError, Unrecorded,
+    ToolError,
 };
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
-use crate::log::LogLines;
+use crate::log::{Both, LogLines};
 use crate::run::{RunError, new_run, run_state};
 
 /// How many calls are at work at once.
@@ -47,6 +47,8 @@ pub enum WireError {
     Tools(#[from] NoSuchTool),
     #[error(transparent)]
     Registry(#[from] NameTaken),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     #[error("the log file cannot be opened: {0}")]
     Log(std::io::Error),
 }
@@ -97,7 +99,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let host = Host::new(Parts {
         policy: Box::new(settings.preset),
         approver: Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
-        audit: audit(&settings.log)?,
+        audit: audit(&settings)?,
         store: Box::new(MemoryStore::default()),
         workers: WORKERS,
     });
@@ -117,13 +119,15 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
     }
 }
 
-fn audit(log: &LogTo) -> Result<Box<dyn AuditSink>, WireError> {
-    Ok(match log {
-        LogTo::Nowhere => Box::new(Unrecorded),
-        LogTo::StandardError => Box::new(LogLines::new(Box::new(std::io::stderr()))),
+/// The chain, and the log lines where they are wanted.
+fn audit(settings: &Settings) -> Result<Box<dyn AuditSink>, WireError> {
+    let chain = AuditLog::open(&settings.state)?;
+    Ok(match &settings.log {
+        LogTo::Nowhere => Box::new(chain),
+        LogTo::StandardError => Box::new(Both(chain, LogLines::new(Box::new(std::io::stderr())))),
         LogTo::File(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path).map_err(WireError::Log)?;
-            Box::new(LogLines::new(Box::new(file)))
+            Box::new(Both(chain, LogLines::new(Box::new(file))))
         }
     })
 }

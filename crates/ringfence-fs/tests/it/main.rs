@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
 mod attacks;
+mod audit;
 mod basics;
 mod blocked;
 mod model;

@@ -1,0 +1,95 @@
+//! The trace of every call, as a chain that cannot be changed unseen.
+//!
+//! Each line carries the hash of the exact bytes of the one before. Now and then, and when a process closes, the last
+//! line's hash is signed: a chain alone could be cut or written anew from the start, a signed head that was sent
+//! elsewhere shows it. Several processes append to one chain and meet at a lock.
+//!
+//! Not here: when a record is made (the kernel's road), and what a person is shown of it (the fronts).
+
+mod keys;
+mod verify;
+mod writer;
+
+pub use verify::{Broken, Verified, verify};
+pub use writer::{AuditError, AuditLog};
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::again::openat;
+use crate::digest::Digest;
+use crate::fence::open_own;
+use crate::resolve::CAREFUL;
+use crate::walk::names_in;
+
+/// The files of the log, in a directory of our own.
+const LOCK: &str = "lock";
+const HEADS: &str = "heads.jsonl";
+const SECRET_KEY: &str = "key";
+const PUBLIC_KEY: &str = "key.pub";
+
+/// What the first line of all says came before it.
+const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Where the log is kept, below the state directory.
+const DIRECTORY: &str = "audit";
+
+/// Every record there is, a line each, the oldest first.
+pub fn read_records(state: &Path, mut take: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+    let directory = open_own(state, DIRECTORY)?;
+    for segment in segments(&directory)? {
+        let file = open_file(&directory, &segment_name(segment), OFlags::RDONLY)?;
+        for line in BufReader::new(File::from(file)).lines() {
+            take(&line?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the segments, in order.
+fn segments(directory: &OwnedFd) -> io::Result<Vec<u64>> {
+    let names = names_in(directory.as_fd())?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.strip_suffix(".jsonl")?.parse().ok()).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn segment_name(number: u64) -> String {
+    format!("{number:06}.jsonl")
+}
+
+/// What every line has, for whoever checks the chain.
+#[derive(Debug, Deserialize)]
+struct Link {
+    seq: u64,
+    prev: String,
+}
+
+/// A signed word about how far the chain reached.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Head {
+    seq: u64,
+    hash: String,
+    ts: String,
+    sig: String,
+}
+
+impl Head {
+    fn message(seq: u64, hash: &str, ts: &str) -> String {
+        format!("ringfence audit head v1\n{seq}\n{hash}\n{ts}\n")
+    }
+}
+
+fn hash_of(line: &[u8]) -> String {
+    Digest::of(line).to_hex()
+}
+
+fn open_file(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(directory, name, flags | OFlags::NOFOLLOW | CAREFUL, Mode::RUSR | Mode::WUSR)
+}

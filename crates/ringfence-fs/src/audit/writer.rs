@@ -1,0 +1,441 @@
+//! Appending to the chain.
+//!
+//! Under the lock: find the end, drop a line that a dying process left incomplete and say so, append. The record of a
+//! change that is about to be made is on disk before it is made.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
+use rustix::fs::{FlockOperation, OFlags, flock, fstat};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::keys::Keys;
+use super::{DIRECTORY, HEADS, LOCK, NOTHING, hash_of, open_file, segment_name, segments};
+use crate::again::{fdatasync, ftruncate, pread};
+use crate::fence::open_own;
+use crate::replace::write_all;
+use crate::stamp::Stamp;
+
+/// A segment that has grown past this is closed, and the next one begun.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// A head is signed after so many records, or when the last one is that old.
+const HEAD_RECORDS: u64 = 1000;
+const HEAD_AGE: Duration = Duration::from_secs(60);
+
+/// Refused calls past this number in a minute are counted and not listed: nobody shall fill the disk with them.
+const MOST_REFUSED: u64 = 100;
+const REFUSED_WINDOW: Duration = Duration::from_secs(60);
+
+/// The longest that another process may keep the lock.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A line is longer than this only if it is not ours.
+const LONGEST_LINE: u64 = 256 << 10;
+
+/// Why the log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("the audit log cannot be opened")]
+pub struct AuditError(#[from] io::Error);
+
+/// The log, open for appending.
+pub struct AuditLog {
+    directory: OwnedFd,
+    lock: OwnedFd,
+    keys: Keys,
+    segment_bytes: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    end: Option<End>,
+    since_head: u64,
+    last_head: Instant,
+    refused: Refused,
+}
+
+/// Where the chain ends, as far as we know.
+struct End {
+    segment: u64,
+    file: OwnedFd,
+    /// Bytes in the segment. If there are others now, another process was here.
+    length: u64,
+    seq: u64,
+    hash: String,
+}
+
+struct Refused {
+    since: Instant,
+    seen: u64,
+    unlisted: u64,
+}
+
+impl AuditLog {
+    /// Opens the log below `state`, and makes it if there is none.
+    pub fn open(state: &Path) -> Result<Self, AuditError> {
+        let directory = open_own(state, DIRECTORY)?;
+        let lock = open_file(&directory, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from)?;
+        hold(&lock)?;
+        let keys = Keys::load(&directory);
+        release(&lock);
+        let now = Instant::now();
+        let state =
+            State { end: None, since_head: 0, last_head: now, refused: Refused { since: now, seen: 0, unlisted: 0 } };
+        Ok(Self { directory, lock, keys: keys?, segment_bytes: SEGMENT_BYTES, state: Mutex::new(state) })
+    }
+
+    /// Begins a new segment once one has so many bytes.
+    #[must_use]
+    pub fn with_segments_of(mut self, segment_bytes: u64) -> Self {
+        self.segment_bytes = segment_bytes;
+        self
+    }
+
+    fn append(&self, record: &Record<'_>) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let unlisted = match record.moment {
+            Moment::Refused { .. } => match state.refused.take() {
+                Listing::Unlisted => return Ok(()),
+                Listing::Listed { unlisted } => unlisted,
+            },
+            _ => 0,
+        };
+        hold(&self.lock)?;
+        let written = self.append_held(&mut state, record, unlisted);
+        release(&self.lock);
+        written
+    }
+
+    fn append_held(&self, state: &mut State, record: &Record<'_>, unlisted: u64) -> io::Result<()> {
+        self.find_end(state)?;
+        if unlisted > 0 {
+            self.put(state, &Line::unlisted(unlisted))?;
+        }
+        self.put(state, &Line::of(record, &self.keys))?;
+        if matches!(record.moment, Moment::Begin { change, .. } if !change.is_empty()) {
+            sync(state)?;
+        }
+        if state.since_head >= HEAD_RECORDS || state.last_head.elapsed() >= HEAD_AGE {
+            self.sign(state)?;
+        }
+        Ok(())
+    }
+
+    /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
+    fn find_end(&self, state: &mut State) -> io::Result<()> {
+        if let Some(end) = &state.end
+            && Stamp::of(&fstat(&end.file)?).size == end.length
+            && (end.length < self.segment_bytes || self.last_segment()? == end.segment)
+        {
+            return self.rotate_if_full(state);
+        }
+        let segment = self.last_segment()?;
+        let file = self.open_segment(segment.max(1))?;
+        let size = Stamp::of(&fstat(&file)?).size;
+        let tail = read_tail(&file, size)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let torn = (tail.len() - whole) as u64;
+        let length = size - torn;
+        if torn > 0 {
+            ftruncate(&file, length)?;
+        }
+        let last = tail[..whole].trim_ascii_end().rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty());
+        let (seq, hash) = match last {
+            Some(line) => {
+                let link: super::Link = serde_json::from_slice(line).map_err(io::Error::other)?;
+                (link.seq, hash_of(line))
+            }
+            None => (0, NOTHING.to_owned()),
+        };
+        let fresh = last.is_none();
+        state.end = Some(End { segment: segment.max(1), file, length, seq, hash });
+        if fresh {
+            self.put(state, &Line::simple("genesis"))?;
+        }
+        if torn > 0 {
+            self.put(state, &Line { bytes: Some(torn), ..Line::simple("repaired") })?;
+        }
+        self.rotate_if_full(state)
+    }
+
+    fn rotate_if_full(&self, state: &mut State) -> io::Result<()> {
+        let Some(end) = state.end.as_mut().filter(|end| end.length >= self.segment_bytes) else { return Ok(()) };
+        end.segment += 1;
+        end.file = self.open_segment(end.segment)?;
+        end.length = 0;
+        self.put(state, &Line::simple("genesis"))
+    }
+
+    fn put(&self, state: &mut State, line: &Line<'_>) -> io::Result<()> {
+        let Some(end) = &mut state.end else { return Err(Errno::BADF.into()) };
+        let linked = Linked { v: 1, seq: end.seq + 1, line, prev: &end.hash };
+        let mut bytes = serde_json::to_vec(&linked)?;
+        let hash = hash_of(&bytes);
+        bytes.push(b'\n');
+        if let Err(errno) = write_all(end.file.as_fd(), &bytes) {
+            // Half a line would be taken for a crash; it goes, and the call with it.
+            let _ = ftruncate(&end.file, end.length);
+            return Err(errno.into());
+        }
+        end.length += bytes.len() as u64;
+        end.seq += 1;
+        end.hash = hash;
+        state.since_head += 1;
+        Ok(())
+    }
+
+    /// Signs how far the chain reaches.
+    fn sign(&self, state: &mut State) -> io::Result<()> {
+        let Some(end) = &state.end else { return Ok(()) };
+        let head = self.keys.sign(end.seq, &end.hash, &now());
+        let mut line = serde_json::to_vec(&head)?;
+        line.push(b'\n');
+        let file = open_file(&self.directory, HEADS, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
+        let size = Stamp::of(&fstat(&file)?).size;
+        let tail = read_tail(&file, size)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if whole < tail.len() {
+            ftruncate(&file, size - (tail.len() - whole) as u64)?;
+        }
+        write_all(file.as_fd(), &line)?;
+        state.since_head = 0;
+        state.last_head = Instant::now();
+        Ok(())
+    }
+
+    fn last_segment(&self) -> io::Result<u64> {
+        Ok(segments(&self.directory)?.last().copied().unwrap_or(0))
+    }
+
+    fn open_segment(&self, number: u64) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        Ok(open_file(&self.directory, &segment_name(number), flags)?)
+    }
+}
+
+impl AuditSink for AuditLog {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        self.append(record).map_err(AuditLost)
+    }
+}
+
+impl Drop for AuditLog {
+    /// The last word: what was not listed, and a signed head.
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.since_head == 0 && state.refused.unlisted == 0 {
+            return;
+        }
+        // There is nobody left to tell; the records themselves are written.
+        let _ = hold(&self.lock).and_then(|()| {
+            self.find_end(&mut state)?;
+            if state.refused.unlisted > 0 {
+                let unlisted = state.refused.unlisted;
+                self.put(&mut state, &Line::unlisted(unlisted))?;
+            }
+            self.sign(&mut state)
+        });
+        release(&self.lock);
+    }
+}
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuditLog")
+    }
+}
+
+enum Listing {
+    Unlisted,
+    /// With how many were left out before.
+    Listed {
+        unlisted: u64,
+    },
+}
+
+impl Refused {
+    fn take(&mut self) -> Listing {
+        let mut unlisted = 0;
+        if self.since.elapsed() >= REFUSED_WINDOW {
+            unlisted = self.unlisted;
+            *self = Self { since: Instant::now(), seen: 0, unlisted: 0 };
+        }
+        self.seen += 1;
+        if self.seen > MOST_REFUSED {
+            self.unlisted += 1;
+            return Listing::Unlisted;
+        }
+        Listing::Listed { unlisted }
+    }
+}
+
+/// A line with its place in the chain.
+#[derive(Serialize)]
+struct Linked<'a> {
+    v: u8,
+    seq: u64,
+    #[serde(flatten)]
+    line: &'a Line<'a>,
+    prev: &'a str,
+}
+
+#[derive(Default, Serialize)]
+struct Line<'a> {
+    ts: String,
+    moment: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dialect: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Sum>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    touches: Vec<LineTouch<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    about: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approved: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ok: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply: Option<Sum>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    micros: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// Contents, as the log knows them.
+#[derive(Serialize)]
+struct Sum {
+    bytes: usize,
+    hash: String,
+}
+
+#[derive(Serialize)]
+struct LineTouch<'a> {
+    verb: &'static str,
+    path: &'a str,
+}
+
+/// More touches than this are a directory's; the first ones say which.
+const MOST_TOUCHES: usize = 20;
+
+impl<'a> Line<'a> {
+    fn simple(moment: &'static str) -> Self {
+        Self { ts: now(), moment, ..Self::default() }
+    }
+
+    fn unlisted(count: u64) -> Self {
+        Self { count: Some(count), ..Self::simple("refused-unlisted") }
+    }
+
+    fn of(record: &Record<'a>, keys: &Keys) -> Self {
+        let sum = |text: &str| Sum { bytes: text.len(), hash: keys.hide(text) };
+        let session = record.session;
+        let touch =
+            |touch: &'a ringfence_kernel::Touch| LineTouch { verb: touch.verb.as_str(), path: &touch.place.shown };
+        let mut line = Self {
+            ts: humantime::format_rfc3339_micros(record.at).to_string(),
+            session: Some(&session.id),
+            principal: Some(&session.principal.name),
+            dialect: Some(session.dialect.name()),
+            agent: session.agent.as_deref(),
+            call: Some(record.call_id),
+            tool: Some(record.tool),
+            touches: record.touches.iter().take(MOST_TOUCHES).map(touch).collect(),
+            about: record.subject.filter(|_| record.touches.is_empty()),
+            ..Self::default()
+        };
+        let (moment, error, reply, duration) = match &record.moment {
+            Moment::Begin { rule, approved, change } => {
+                line.moment = "begin";
+                line.rule = Some(rule);
+                line.approved = Some(*approved);
+                line.change = Some(*change).filter(|change| !change.is_empty());
+                line.arguments = Some(sum(record.arguments));
+                return line;
+            }
+            Moment::End { error, reply, duration } => ("end", *error, reply, duration),
+            Moment::Refused { error, reply, duration } => {
+                line.arguments = Some(sum(record.arguments));
+                ("refused", Some(*error), reply, duration)
+            }
+            Moment::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
+        };
+        line.moment = moment;
+        line.ok = Some(error.is_none());
+        line.error = error.map(|error| session.dialect.error_name(error));
+        line.reply = Some(sum(reply));
+        line.micros = Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        line
+    }
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_micros(SystemTime::now()).to_string()
+}
+
+fn sync(state: &State) -> io::Result<()> {
+    state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
+}
+
+/// The end of a segment: enough for the last whole line and what may stand behind it.
+fn read_tail(file: &OwnedFd, size: u64) -> io::Result<Vec<u8>> {
+    let length = size.min(LONGEST_LINE);
+    let mut tail = vec![0; usize::try_from(length).unwrap_or(0)];
+    let mut filled = 0;
+    while filled < tail.len() {
+        match pread(file, &mut tail[filled..], size - length + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    tail.truncate(filled);
+    Ok(tail)
+}
+
+/// Takes the lock, or says that somebody sits on it.
+pub(super) fn hold(lock: &OwnedFd) -> io::Result<()> {
+    let started = Instant::now();
+    let mut pause = Duration::from_micros(20);
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(2));
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process keeps its lock")),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+pub(super) fn release(lock: &OwnedFd) {
+    // It also goes with the descriptor.
+    let _ = flock(lock, FlockOperation::Unlock);
+}

@@ -1,0 +1,212 @@
+//! The audit log: nothing is changed unseen, nothing acknowledged is missing.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ringfence_fs::{AuditLog, read_records, verify};
+use ringfence_kernel::{
+    AuditSink as _, Catalog, Dialect, ErrorKind, Limits, Moment, Place, Principal, Record, Session, ToolError, Touch,
+    Verb,
+};
+use serde_json::Value;
+
+fn session() -> Session {
+    Session {
+        id: "s".to_owned(),
+        principal: Principal::agent("test"),
+        dialect: Dialect::Standard,
+        agent: None,
+        limits: Limits::of(Dialect::Standard),
+        catalog: Catalog::default(),
+    }
+}
+
+/// Records one call: a begin and an end.
+fn call(log: &AuditLog, id: &str) {
+    let place = Place { mount: "w".into(), given: "a".to_owned(), resolved: None, shown: "a".to_owned() };
+    let touches = [Touch { verb: Verb::Create, place }];
+    let moments = [
+        Moment::Begin { rule: "preset", approved: false, change: "c-1" },
+        Moment::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
+    ];
+    for moment in moments {
+        record(log, id, &touches, moment);
+    }
+}
+
+fn refuse(log: &AuditLog, id: &str) {
+    let error = ToolError::new(ErrorKind::NotFound, "no");
+    record(log, id, &[], Moment::Refused { error: &error, reply: "no", duration: Duration::ZERO });
+}
+
+fn record(log: &AuditLog, id: &str, touches: &[Touch], moment: Moment<'_>) {
+    let session = session();
+    let record = Record {
+        at: SystemTime::now(),
+        session: &session,
+        call_id: id,
+        tool: "write_file",
+        arguments: "ARGUMENTS",
+        subject: None,
+        touches,
+        moment,
+    };
+    log.record(&record).unwrap();
+}
+
+/// A log of three calls, closed.
+fn sample() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    for id in ["1", "2", "3"] {
+        call(&log, id);
+    }
+    drop(log);
+    let audit = state.path().join("audit");
+    (state, audit.join("000001.jsonl"), audit.join("heads.jsonl"))
+}
+
+fn records(state: &Path) -> Vec<Value> {
+    let mut records = Vec::new();
+    read_records(state, |line| {
+        records.push(serde_json::from_str(line).unwrap());
+        Ok(())
+    })
+    .unwrap();
+    records
+}
+
+fn moments(state: &Path) -> Vec<String> {
+    records(state).iter().map(|record| record["moment"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_log_that_nobody_touched_is_whole() {
+    let (state, log, _) = sample();
+    let verified = verify(state.path(), None).unwrap();
+    assert_eq!((verified.records, verified.signed), (7, 7));
+    assert_eq!(moments(state.path()), ["genesis", "begin", "end", "begin", "end", "begin", "end"]);
+    let text = std::fs::read_to_string(log).unwrap();
+    assert!(!text.contains("CONTENTS") && !text.contains("ARGUMENTS"), "{text}");
+    verify(state.path(), Some((7, &verified.hash))).unwrap();
+    verify(state.path(), Some((6, &verified.hash))).unwrap_err();
+    verify(state.path(), Some((8, &verified.hash))).unwrap_err();
+}
+
+#[test]
+fn any_byte_that_is_flipped_is_found() {
+    let (state, log, heads) = sample();
+    for file in [log, heads] {
+        let good = std::fs::read(&file).unwrap();
+        for at in 0..good.len() {
+            for flip in [1, 0x20, 0x80] {
+                let mut bad = good.clone();
+                bad[at] ^= flip;
+                std::fs::write(&file, &bad).unwrap();
+                assert!(verify(state.path(), None).is_err(), "byte {at} of {} by {flip}", file.display());
+            }
+        }
+        std::fs::write(&file, &good).unwrap();
+        verify(state.path(), None).unwrap();
+    }
+}
+
+#[test]
+fn any_line_that_is_dropped_doubled_or_swapped_and_any_end_that_is_cut_is_found() {
+    let (state, log, _) = sample();
+    let good = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = good.split_inclusive('\n').collect();
+    let check = |what: String, bad: String| {
+        std::fs::write(&log, bad).unwrap();
+        assert!(verify(state.path(), None).is_err(), "{what}");
+    };
+    for at in 0..lines.len() {
+        let mut dropped = lines.clone();
+        dropped.remove(at);
+        check(format!("line {at} dropped"), dropped.concat());
+        let mut doubled = lines.clone();
+        doubled.insert(at, lines[at]);
+        check(format!("line {at} doubled"), doubled.concat());
+        for other in at + 1..lines.len() {
+            let mut swapped = lines.clone();
+            swapped.swap(at, other);
+            check(format!("lines {at} and {other} swapped"), swapped.concat());
+        }
+    }
+    for end in 0..good.len() {
+        check(format!("cut at {end}"), good[..end].to_owned());
+    }
+}
+
+#[test]
+fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
+    let (state, _, _) = sample();
+    let known = verify(state.path(), None).unwrap();
+    std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    for id in ["1", "2", "3", "4"] {
+        call(&log, id);
+    }
+    drop(log);
+    verify(state.path(), None).unwrap();
+    verify(state.path(), Some((known.records, &known.hash))).unwrap_err();
+}
+
+#[test]
+fn a_line_that_a_dying_process_left_incomplete_is_dropped_and_reported() {
+    let (state, log, heads) = sample();
+    let mut text = std::fs::read_to_string(&log).unwrap();
+    text.push_str("{\"v\":1,\"seq\":8,\"ts\":");
+    std::fs::write(&log, &text).unwrap();
+    let mut torn = std::fs::read_to_string(&heads).unwrap();
+    torn.push_str("{\"seq\"");
+    std::fs::write(&heads, torn).unwrap();
+    verify(state.path(), None).unwrap_err();
+    let log = AuditLog::open(state.path()).unwrap();
+    call(&log, "4");
+    drop(log);
+    assert_eq!(verify(state.path(), None).unwrap().records, 10);
+    let after = records(state.path());
+    assert_eq!((&after[7]["moment"], &after[7]["bytes"]), (&"repaired".into(), &20.into()));
+}
+
+#[test]
+fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
+    let state = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let path = state.path();
+            scope.spawn(move || {
+                let log = AuditLog::open(path).unwrap().with_segments_of(8 << 10);
+                for round in 0..50 {
+                    call(&log, &format!("{thread}-{round}"));
+                }
+            });
+        }
+    });
+    let verified = verify(state.path(), None).unwrap();
+    let records = records(state.path());
+    let ends = records.iter().filter(|record| record["moment"] == "end").count();
+    let segments = records.iter().filter(|record| record["moment"] == "genesis").count();
+    assert_eq!((ends, verified.records as usize), (200, records.len()));
+    assert!(segments > 5, "only {segments} segments");
+    // A segment that is gone is a gap.
+    std::fs::remove_file(state.path().join("audit/000002.jsonl")).unwrap();
+    verify(state.path(), None).unwrap_err();
+}
+
+#[test]
+fn refused_calls_past_a_number_are_counted_and_not_listed() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    for number in 0..1000 {
+        refuse(&log, &number.to_string());
+    }
+    call(&log, "1");
+    drop(log);
+    verify(state.path(), None).unwrap();
+    let records = records(state.path());
+    let refused = records.iter().filter(|record| record["moment"] == "refused").count();
+    let unlisted = records.iter().find(|record| record["moment"] == "refused-unlisted").unwrap();
+    assert_eq!((refused, &unlisted["count"]), (100, &900.into()));
+}

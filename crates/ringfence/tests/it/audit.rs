@@ -1,0 +1,115 @@
+//! The audit log through the program: it shows, it checks, and it survives being killed.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::site::{Site, said};
+
+fn verify(site: &Site) -> String {
+    let said = site.run(&["audit", "verify"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    said.out
+}
+
+fn records(site: &Site) -> Vec<Value> {
+    let said = site.run(&["audit", "show", "--json"]);
+    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_call_leaves_a_trace_and_the_trace_says_no_contents() {
+    let site = Site::new();
+    site.write("f", "CONTENTS");
+    site.call("read_file", &json!({"path": "f"})).value();
+    site.call("write_file", &json!({"path": "new", "content": "MORE"})).value();
+    assert_eq!(site.call("read_file", &json!({"path": "../outside/secret"})).error(), "INVALID_PATH");
+    assert_eq!(site.call("no_such_tool", &json!({})).error(), "UNKNOWN_TOOL");
+    assert_eq!(verify(&site), "ok: 7 records, signed up to 7\n");
+    let records = records(&site);
+    let moments: Vec<&str> = records.iter().map(|record| record["moment"].as_str().unwrap()).collect();
+    assert_eq!(moments, ["genesis", "begin", "end", "begin", "end", "refused", "refused"]);
+    let text = format!("{records:?}");
+    for word in ["CONTENTS", "MORE", "SECRET", site.root().to_str().unwrap()] {
+        assert!(!text.contains(word), "{word} is in the log");
+    }
+    let shown = site.run(&["audit", "show"]).out;
+    assert!(shown.contains("refused  read_file  \"../outside/secret\"  INVALID_PATH"), "{shown}");
+}
+
+#[test]
+fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a_cut() {
+    let site = Site::new();
+    site.call("list_directory", &json!({"path": "."})).value();
+    let head = site.run(&["audit", "head"]).out;
+    let head = head.trim();
+    assert_eq!(site.run(&["audit", "verify", "--head", head]).code, Some(0));
+    let file = site.state.join("audit/000001.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("list_directory", "read_file")).unwrap();
+    let said = site.run(&["audit", "verify"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.starts_with("broken: 000001.jsonl, line 3: "), "{said:?}");
+    // Cut together with its own heads, only the one that was kept tells.
+    std::fs::write(&file, text.lines().next().unwrap().to_owned() + "\n").unwrap();
+    std::fs::remove_file(site.state.join("audit/heads.jsonl")).unwrap();
+    assert_eq!(site.run(&["audit", "verify"]).code, Some(0));
+    let said = site.run(&["audit", "verify", "--head", head]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.contains("the end was cut off"), "{said:?}");
+    assert_eq!(site.run(&["audit", "verify", "--head", "nonsense"]).code, Some(2));
+}
+
+#[test]
+fn nothing_runs_where_no_trace_can_be_kept() {
+    let site = Site::new();
+    std::fs::create_dir_all(site.state.join("audit/lock")).unwrap();
+    let said = site.call("write_file", &json!({"path": "new", "content": "x"}));
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");
+    assert!(said.err.contains("the audit log cannot be opened"), "{said:?}");
+    assert!(!site.workspace.join("new").exists());
+}
+
+#[test]
+fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
+    const PROCESSES: u64 = 4;
+    const KILLS: u64 = 55;
+    let site = Site::in_memory();
+    let kill_some = |process: u64| {
+        let mut acknowledged = BTreeSet::new();
+        for kill in 0..KILLS {
+            let path = format!("{process}-{kill}");
+            let arguments = json!({"path": path, "content": "x"}).to_string();
+            let mut command = site.command(&["call", "write_file", &arguments]);
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            // Another moment of the program's short life each time.
+            std::thread::park_timeout(Duration::from_micros(500 + 7919 * (kill * PROCESSES + process) % 20_000));
+            let _ = child.kill();
+            if said(child.wait_with_output().unwrap()).out.starts_with(r#"{"ok":true"#) {
+                acknowledged.insert(path);
+            }
+        }
+        acknowledged
+    };
+    let acknowledged: BTreeSet<String> = std::thread::scope(|scope| {
+        let processes: Vec<_> = (0..PROCESSES).map(|process| scope.spawn(move || kill_some(process))).collect();
+        processes.into_iter().flat_map(|process| process.join().unwrap()).collect()
+    });
+    site.call("list_directory", &json!({"path": "."})).value();
+    verify(&site);
+    let records = records(&site);
+    let paths_of = |moment: &str| -> BTreeSet<String> {
+        let of_moment = records.iter().filter(|record| record["moment"] == moment);
+        of_moment.filter_map(|record| Some(record["touches"][0]["path"].as_str()?.to_owned())).collect()
+    };
+    let (begun, ended) = (paths_of("begin"), paths_of("end"));
+    println!("{} kills, {} begun, {} acknowledged", PROCESSES * KILLS, begun.len(), acknowledged.len());
+    assert!(acknowledged.is_subset(&ended), "{:?}", acknowledged.difference(&ended));
+    // What is in the workspace was begun in the log before.
+    for (path, _) in site.tree() {
+        assert!(begun.contains(&path) || path.contains(".ringfence-tmp-"), "{path} has no record");
+    }
+    assert!(begun.len() > acknowledged.len() && !acknowledged.is_empty(), "the kills all came at the same moment");
+}
