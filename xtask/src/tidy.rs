@@ -51,7 +51,7 @@ fn every_file_opens_by_saying_what_it_is() {
 
 #[test]
 fn files_are_one_thing_each() {
-    for (name, text) in sources("crates") {
+    for (name, text) in sources("crates").into_iter().filter(|(name, _)| name.contains("/src/")) {
         assert!(text.lines().count() <= LONGEST_FILE, "{name} is longer than {LONGEST_FILE} lines");
     }
 }

@@ -18,7 +18,7 @@ use crate::stamp::Stamp;
 const CHUNK: usize = 256 << 10;
 
 /// More than this is no work for the caller's own thread.
-const QUICK_BYTES: u64 = 256 << 10;
+pub(crate) const QUICK_BYTES: u64 = 256 << 10;
 
 /// Lines of a file, counted from one, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

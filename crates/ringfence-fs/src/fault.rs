@@ -11,7 +11,9 @@ pub(crate) fn fault(errno: Errno, shown: &str) -> ToolError {
         Errno::NOENT => (ErrorKind::NotFound, format!("`{shown}` does not exist")),
         Errno::EXIST => (ErrorKind::AlreadyExists, format!("`{shown}` exists already")),
         Errno::XDEV => (ErrorKind::OutsideWorkspace, format!("`{shown}` leads outside the workspace")),
-        Errno::NOTDIR => (ErrorKind::WrongType, format!("`{shown}` treats something as a directory that is none")),
+        Errno::NOTDIR => {
+            (ErrorKind::WrongType, format!("`{shown}` is not a directory, or goes through something that is none"))
+        }
         Errno::ISDIR => (ErrorKind::WrongType, format!("`{shown}` is a directory")),
         Errno::NOTEMPTY => (ErrorKind::WrongType, format!("`{shown}` is a directory that is not empty")),
         Errno::NXIO | Errno::NODEV => (ErrorKind::WrongType, format!("`{shown}` is not a regular file")),

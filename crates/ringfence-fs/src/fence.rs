@@ -102,7 +102,9 @@ impl Fence {
                     return Err(FenceError::Overlap(other.alias.to_string(), mount.alias.to_string()));
                 }
             }
-            recover_all(&mount);
+            if mount.rights == Rights::ReadWrite {
+                recover_all(&mount);
+            }
             mounts.push(Arc::new(mount));
         }
         Ok(Self { mounts })
@@ -182,7 +184,14 @@ impl Fence {
         let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
         match nearest(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
             Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
-            None => error.hint("a directory of that name is written with `./` in front"),
+            None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
+            None => {
+                let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
+                error.hint(&format!(
+                    "there are {}; a directory of that name is written with `./` in front",
+                    aliases.join(", ")
+                ))
+            }
         }
     }
 }

@@ -24,6 +24,10 @@ const STRIPES: u64 = 256;
 /// The longest pause between two tries for a lock that somebody else has.
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
+/// Notes are shorter than the first, but for what an append is to add, which is shorter than the second.
+const SHORT_NOTE: usize = 16 << 10;
+const LONGEST_NOTE: usize = 80 << 20;
+
 /// The locks of one mount.
 #[derive(Debug)]
 pub(crate) struct Locks {
@@ -47,8 +51,9 @@ pub(crate) enum Intent {
     /// Two files change places, and then the one that stood at `to` goes. Found with each in the other's place, it
     /// goes; found otherwise, both stay, because somebody else put them there.
     Overwrite { from: Place, to: Place },
-    /// Bytes are added to a file. Found between the two lengths, it goes back to the first.
-    Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, after: u64 },
+    /// Bytes are added to the end of a file that was `before` long. Found with a part of them at its end, and nothing
+    /// else, it goes back to what it was.
+    Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, content: Vec<u8> },
 }
 
 /// A name below the root, and the inode that stood there when the note was made.
@@ -132,21 +137,44 @@ impl Held {
         if note.len() < self.noted.get() {
             self.settle();
         }
-        let written = pwrite(&self.stripe, &note, 0).map_err(unusable)?;
         self.noted.set(note.len());
-        if written == note.len() { Ok(()) } else { Err(unusable(Errno::NOSPC)) }
+        let mut written = 0;
+        while written < note.len() {
+            match pwrite(&self.stripe, &note[written..], written as u64) {
+                Ok(more @ 1..) => written += more,
+                Ok(0) => return Err(self.undone(Errno::NOSPC)),
+                Err(errno) => return Err(self.undone(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A note that could not be written whole is none.
+    fn undone(&self, errno: Errno) -> ToolError {
+        self.settle();
+        unusable(errno)
     }
 
     /// What was intended is done, or undone.
     pub(crate) fn settle(&self) {
-        // Left behind, a note only makes the next holder look once more.
+        // Left behind, a note makes the next holder look once more, and do nothing that is not still to be done.
         let _ = ftruncate(self.stripe.as_fd(), 0);
         self.noted.set(0);
     }
 
     fn read(&self) -> Result<Option<Intent>, Errno> {
-        let mut note = [0; 16 << 10];
-        let length = pread(&self.stripe, &mut note, 0)?;
+        let mut note = vec![0; SHORT_NOTE];
+        let mut length = pread(&self.stripe, &mut note, 0)?;
+        // Only what is to be appended makes a note long.
+        if length == SHORT_NOTE {
+            note.resize(LONGEST_NOTE, 0);
+            while length < LONGEST_NOTE {
+                match pread(&self.stripe, &mut note[length..], length as u64)? {
+                    0 => break,
+                    more => length += more,
+                }
+            }
+        }
         let intent = Intent::decode(&note[..length]);
         self.noted.set(length);
         if intent.is_none() && length > 0 {
@@ -163,8 +191,8 @@ impl Intent {
             Self::Overwrite { from, to } => {
                 ("overwrite", vec![&from.parent, &from.name, &to.parent, &to.name], vec![from.inode, to.inode])
             }
-            Self::Append { parent, name, inode, before, after } => {
-                ("append", vec![parent, name], vec![*inode, *before, *after])
+            Self::Append { parent, name, inode, before, content } => {
+                ("append", vec![parent, name], vec![*inode, *before, content.len() as u64])
             }
         };
         let numbers = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -175,10 +203,16 @@ impl Intent {
         }
         // A note without its end was cut by the death of its writer: nothing was begun yet.
         note.extend_from_slice(b"\0.");
+        if let Self::Append { content, .. } = self {
+            note.extend_from_slice(content);
+        }
         note
     }
 
     fn decode(note: &[u8]) -> Option<Self> {
+        if note.starts_with(b"append\0") {
+            return Self::decode_append(note);
+        }
         let fields: Vec<&[u8]> = note.split(|byte| *byte == 0).collect();
         let [kind, numbers, texts @ .., b"."] = &fields[..] else { return None };
         let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
@@ -191,11 +225,17 @@ impl Intent {
             (b"overwrite", [from_parent, from, to_parent, to], &[source, target]) => {
                 Some(Self::Overwrite { from: place(from_parent, from, source), to: place(to_parent, to, target) })
             }
-            (b"append", [parent, name], &[inode, before, after]) => {
-                Some(Self::Append { parent: parent.to_vec(), name: name.to_vec(), inode, before, after })
-            }
             _ => None,
         }
+    }
+
+    fn decode_append(note: &[u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = note.splitn(5, |byte| *byte == 0).collect();
+        let [_, numbers, parent, name, rest] = fields[..] else { return None };
+        let numbers = std::str::from_utf8(numbers).ok()?.split(',').map(|number| number.parse().ok());
+        let [inode, before, length] = numbers.collect::<Option<Vec<u64>>>()?[..] else { return None };
+        let content = rest.strip_prefix(b".").filter(|content| content.len() as u64 == length)?;
+        Some(Self::Append { parent: parent.to_vec(), name: name.to_vec(), inode, before, content: content.to_vec() })
     }
 }
 
@@ -209,6 +249,9 @@ fn name_of(stripe: u64) -> String {
 }
 
 fn unusable(errno: Errno) -> ToolError {
+    if errno == Errno::FBIG {
+        return ToolError::new(ErrorKind::WriteLimit, "it is larger than this process may write");
+    }
     let message = format!("the host's own lock files cannot be used (error {})", errno.raw_os_error());
     ToolError::new(ErrorKind::Unavailable, message)
 }
@@ -226,7 +269,13 @@ mod tests {
                 from: Place { parent: b"a".to_vec(), name: b"b".to_vec(), inode: 3 },
                 to: Place { parent: Vec::new(), name: b"c".to_vec(), inode: 4 },
             },
-            Intent::Append { parent: Vec::new(), name: b"log".to_vec(), inode: 7, before: 10, after: 20 },
+            Intent::Append {
+                parent: Vec::new(),
+                name: b"log".to_vec(),
+                inode: 7,
+                before: 10,
+                content: b"a\0.b".to_vec(),
+            },
         ];
         for intent in intents {
             let note = intent.encode();

@@ -38,7 +38,7 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
     let Some((parent, name)) = spot.path.split() else { return error };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
     let Ok(directory) = spot.mount.lookup(&parent, directory, Pace::Patient) else {
-        return error.hint(&format!("the directory `{}` does not exist either", parent.shown()));
+        return error.hint(&format!("the directory `{}` does not exist either", above(spot)));
     };
     if let Ok(Some(stamp)) = look(directory.fd.as_fd(), name)
         && stamp.kind == Kind::Link
@@ -61,8 +61,15 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
     }
     // White space around a name is what models add most, and escaped it would look like letters.
     match nearest(&String::from_utf8_lossy(name), names.iter().map(String::as_str)) {
-        Some(guess) if parent.is_root() => error.hint(&format!("did you mean `{guess}`?")),
-        Some(guess) => error.hint(&format!("did you mean `{}/{guess}`?", parent.shown())),
+        Some(guess) => match above(spot) {
+            "" => error.hint(&format!("did you mean `{guess}`?")),
+            above => error.hint(&format!("did you mean `{above}/{guess}`?")),
+        },
         None => error,
     }
+}
+
+/// The directory of a path, as replies say it; nothing for one in the workspace itself.
+fn above(spot: &Spot) -> &str {
+    spot.shown.rsplit_once('/').map_or("", |(above, _)| above)
 }

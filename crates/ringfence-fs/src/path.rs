@@ -50,6 +50,12 @@ impl GuestPath {
         Self::of_names(inside.ok_or_else(|| outside(text))?)
     }
 
+    /// A path that the kernel gave us, below the root: nothing in it is a caller's to explain.
+    pub(crate) fn real(bytes: &[u8]) -> Self {
+        let bytes = if bytes == b"." { &[][..] } else { bytes };
+        Self { bytes: bytes.to_vec(), directory: false, climbs: false }
+    }
+
     fn of_names(text: &str) -> Result<Self, ToolError> {
         let bytes = read_back(text);
         let mut path = Self { bytes: Vec::with_capacity(bytes.len()), directory: false, climbs: false };

@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
-use crate::again::{fsync, ftruncate};
+use crate::again::{fsync, ftruncate, pread};
 use crate::locks::{Held, Intent};
 use crate::mount::{Mount, look};
-use crate::name::show;
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
 use crate::stamp::{Kind, Stamp};
@@ -51,11 +50,11 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
                 && inode_at(&to_parent, &to.name) == Some(from.inode);
             swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
         }
-        Intent::Append { parent, name, inode, before, after } => {
+        Intent::Append { parent, name, inode, before, content } => {
             let parent = open_parent(mount, parent)?;
-            let file = mount.open_at(parent.as_fd(), name, OFlags::WRONLY).ok()?;
+            let file = mount.open_at(parent.as_fd(), name, OFlags::RDWR).ok()?;
             let now = Stamp::of(&fstat(&file).ok()?);
-            if now.id.inode == *inode && (before + 1..*after).contains(&now.size) {
+            if now.id.inode == *inode && is_part(&file, *before, now.size, content)? {
                 ftruncate(&file, *before).ok()?;
                 fsync(&file).ok()?;
             }
@@ -65,6 +64,23 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
 }
 
 fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
-    let path = GuestPath::parse(&show(if path.is_empty() { b"." } else { path })).ok()?;
-    Some(mount.lookup(&path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
+    Some(mount.lookup(&GuestPath::real(path), OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
+}
+
+/// Whether what a file has past `before` is the beginning of `content`, and no more than a part of it. Anything else
+/// there is somebody's.
+fn is_part(file: &OwnedFd, before: u64, size: u64, content: &[u8]) -> Option<bool> {
+    let added = usize::try_from(size.checked_sub(before)?).ok()?;
+    if added == 0 || added >= content.len() {
+        return Some(false);
+    }
+    let mut found = vec![0; added];
+    let mut filled = 0;
+    while filled < added {
+        match pread(file, &mut found[filled..], before + filled as u64).ok()? {
+            0 => return Some(false),
+            more => filled += more,
+        }
+    }
+    Some(found == content[..added])
 }

@@ -24,7 +24,7 @@ use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::RESERVED;
 use crate::recover::recover;
 use crate::resolve::{CAREFUL, PLACE};
-use crate::slot::{Slot, check_directory_writable};
+use crate::slot::{Made, Slot, check_directory_writable};
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::trash::keep_as_conflict;
 
@@ -79,9 +79,8 @@ pub(crate) fn replace(
     make: impl FnOnce(Option<&Old>) -> Result<Body, ToolError>,
 ) -> Result<Written, ToolError> {
     let cx = ticket.context();
-    let made = slot.make_parents(cx)?;
+    let (made, held, old) = begin(slot, cx)?;
     let parent = made.parent.as_fd();
-    let (held, old) = take(slot, parent, cx)?;
     check_unmoved(slot, seen, old.as_ref().map(|old| old.stamp), ticket)?;
     check_writable(slot, parent, old.as_ref())?;
     let body = make(old.as_ref())?;
@@ -115,6 +114,25 @@ pub(crate) fn replace(
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
     Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken })
+}
+
+/// The directory of a slot, made if it is missing; the lock; and what is there.
+fn begin(slot: &Slot, cx: &Context<'_>) -> Result<(Made, Held, Option<Old>), ToolError> {
+    if !slot.lacks_parents() {
+        let made = slot.make_parents(cx)?;
+        let (held, old) = take(slot, made.parent.as_fd(), cx)?;
+        return Ok((made, held, old));
+    }
+    // The lock first: whoever gives up while waiting for it leaves no directories behind.
+    let id = future_id(slot.base(), &slot.parent_path()).map_err(|errno| fault(errno, &slot.shown))?;
+    let (held, left) = slot.mount.locks.hold(id, cx)?;
+    if let Some(intent) = left {
+        recover(&slot.mount, &held, &intent);
+    }
+    cx.check()?;
+    let made = slot.make_parents(cx)?;
+    let old = open_old(slot, made.parent.as_fd())?;
+    Ok((made, held, old))
 }
 
 /// Locks what a slot has, and opens it.
@@ -233,6 +251,12 @@ impl<'a> Fresh<'a> {
                     }
                     put(&chunk[..length])?;
                     done += length as u64;
+                }
+                let now = Stamp::of(&fstat(from).map_err(|errno| fault(errno, shown))?);
+                if !now.same_content(stamp) {
+                    let message =
+                        format!("what `{shown}` is copied from was written to meanwhile; nothing was changed");
+                    return Err(ToolError::new(ErrorKind::Conflict, message));
                 }
             }
         }

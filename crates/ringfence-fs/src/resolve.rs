@@ -6,16 +6,17 @@
 //! Not here: what to do with the descriptor. See `mount.rs`.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 use ringfence_kernel::Pace;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fstat, statx};
 use rustix::io::Errno;
 
-use crate::again::{openat, openat2};
+use crate::again::{openat, openat2, pread};
+use crate::stamp::Stamp;
 
 /// A lookup can be disturbed by renames elsewhere only if it climbs; so many in a row mean somebody does it on purpose.
 const RETRIES: usize = 128;
@@ -92,12 +93,12 @@ impl Resolver for Kernel {
 #[derive(Debug)]
 pub(crate) struct Walker {
     root: Dir,
-    mount: Option<u64>,
+    mount: MountId,
 }
 
 impl Walker {
     pub(crate) fn new(root: BorrowedFd<'_>) -> std::io::Result<Self> {
-        let mount = mount_id(root);
+        let mount = mount_id(root)?;
         Ok(Self { root: Dir::from_std_file(root.try_clone_to_owned()?.into()), mount })
     }
 
@@ -116,7 +117,7 @@ impl Walker {
     fn explained(&self, path: &Path, errno: Errno) -> Errno {
         let reached = path.ancestors().find_map(|path| self.open_path(path, PLACE).ok());
         match reached {
-            Some(reached) if mount_id(reached.as_fd()) != self.mount => Errno::XDEV,
+            Some(reached) if mount_id(reached.as_fd()) != Ok(self.mount) => Errno::XDEV,
             _ => errno,
         }
     }
@@ -138,7 +139,7 @@ impl Resolver for Walker {
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
         let opened = self.open_path(path, how.flags).map_err(|errno| self.explained(path, errno))?;
         // A mount below the root has to be declared to be reached; the device number would not show a bind mount.
-        if mount_id(opened.as_fd()) != self.mount {
+        if mount_id(opened.as_fd())? != self.mount {
             return Err(Errno::XDEV);
         }
         Ok(opened)
@@ -146,17 +147,40 @@ impl Resolver for Walker {
 
     fn open_named(&self, parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let child = openat(parent, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        if mount_id(child.as_fd()) != self.mount {
+        if mount_id(child.as_fd())? != self.mount {
             return Err(Errno::XDEV);
         }
         Ok(child)
     }
 }
 
-/// The id of the mount that a descriptor is on, where the kernel tells (Linux 5.8).
-fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
-    let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
-    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+/// The mount that a descriptor is on: by its id where the kernel tells (`statx` since Linux 5.8, `fdinfo` before),
+/// else by its device, which does not tell a bind mount from where it leads.
+fn mount_id(fd: BorrowedFd<'_>) -> Result<MountId, Errno> {
+    if let Ok(found) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+        && found.stx_mask & StatxFlags::MNT_ID.bits() != 0
+    {
+        return Ok(MountId::Id(found.stx_mnt_id));
+    }
+    if let Some(id) = mount_id_by_info(fd) {
+        return Ok(MountId::Id(id));
+    }
+    Ok(MountId::Device(Stamp::of(&fstat(fd)?).id.device))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MountId {
+    Id(u64),
+    Device(u64),
+}
+
+fn mount_id_by_info(fd: BorrowedFd<'_>) -> Option<u64> {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let info = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 1024];
+    let length = pread(info, &mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 /// `cap-std` has an error of its own for a path that would leave, without a number.

@@ -141,12 +141,14 @@ pub(crate) fn search_tree(
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4));
     let board = Board::default();
     let (sender, receiver) = sync_channel(WAITING);
-    let receiver = Mutex::new(receiver);
+    // Only searchers hold this: if they are all gone, nobody waits to send to them.
+    let receiver = Arc::new(Mutex::new(receiver));
     let walked = std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (board, receiver, signal) = (&board, &receiver, cx.signal().clone());
-            scope.spawn(move || work(query, mount, receiver, board, &signal));
+            let (board, receiver, signal) = (&board, Arc::clone(&receiver), cx.signal().clone());
+            scope.spawn(move || work(query, mount, &receiver, board, &signal));
         }
+        drop(receiver);
         feed(query, mount, start, rules, &at, &sender, &board, cx)
             // Searchers end when nobody can send any more.
             .inspect(|_| drop(sender))
@@ -268,6 +270,7 @@ fn searcher(query: &Query) -> Searcher {
     SearcherBuilder::new()
         .binary_detection(BinaryDetection::quit(0))
         .line_number(true)
+        .bom_sniffing(false)
         .line_terminator(LineTerminator::crlf())
         .before_context(query.before)
         .after_context(query.after)
@@ -312,6 +315,16 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
+    fn is_full(&self) -> bool {
+        self.hits.len() > self.query.most
+    }
+
+    /// Whether lines after this one still stand around the last match that is wanted.
+    fn goes_on_after(&self, number: u64) -> bool {
+        let last = self.query.most.checked_sub(1).and_then(|last| self.hits.get(last));
+        last.is_some_and(|last| number < last.line + self.query.after as u64)
+    }
+
     fn pass(&mut self, number: u64, text: &str) {
         for hit in self.hits.iter_mut().rev() {
             if number > hit.line + self.query.after as u64 {
@@ -340,15 +353,20 @@ impl Sink for Lines<'_> {
         let before = self.recent.iter().filter(|(line, _)| *line >= first).map(|(_, text)| text.clone()).collect();
         let column = String::from_utf8_lossy(&line[..at]).chars().count() as u64 + 1;
         self.pass(number, &text);
+        // One more than wanted shows that there are more. What comes then is only looked at as what stands after
+        // the last one that is wanted.
+        if self.is_full() {
+            return Ok(self.goes_on_after(number));
+        }
         self.hits.push(Hit { path: self.path.clone(), line: number, column, text, before, after: Vec::new() });
-        // One more than wanted shows that there are more.
-        Ok(self.hits.len() <= self.query.most)
+        Ok(!self.is_full() || self.goes_on_after(number))
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
         let text = shown_around(without_end(context.bytes()), 0);
-        self.pass(context.line_number().unwrap_or(0), &text);
-        Ok(true)
+        let number = context.line_number().unwrap_or(0);
+        self.pass(number, &text);
+        Ok(!self.is_full() || self.goes_on_after(number))
     }
 
     fn binary_data(&mut self, _: &Searcher, _: u64) -> Result<bool, io::Error> {

@@ -120,6 +120,11 @@ impl Slot {
         }
     }
 
+    /// Whether directories have to be made first.
+    pub(crate) fn lacks_parents(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
     /// What is there now.
     pub(crate) fn look(&self) -> Result<Option<Stamp>, ToolError> {
         if self.missing.is_empty() { self.look_in(self.base.as_fd()) } else { Ok(None) }
@@ -161,7 +166,7 @@ impl Slot {
         let flags = PLACE | OFlags::DIRECTORY;
         let mut path = self.real_parent.clone();
         loop {
-            let here = GuestPath::parse(&show(if path.is_empty() { b"." } else { &path }))?;
+            let here = GuestPath::real(&path);
             let opened = self.mount.lookup(&here, flags, Pace::Patient).map_err(|errno| fault(errno, &self.shown))?;
             if opened.stamp.id == directory {
                 return Ok(true);
@@ -318,7 +323,8 @@ fn no_name(spot: &Spot) -> ToolError {
 }
 
 fn root_refused(spot: &Spot) -> ToolError {
-    let message = format!("`{}` is the root of the workspace", spot.shown);
+    let of = if spot.shown.starts_with('@') { "mount" } else { "workspace" };
+    let message = format!("`{}` is the root of the {of}", spot.shown);
     ToolError::new(ErrorKind::PermissionDenied, message).hint("it can be listed and nothing else")
 }
 

@@ -23,7 +23,7 @@ pub enum Dialect {
 impl Dialect {
     pub const ALL: [Self; 3] = [Self::Standard, Self::Miniclaw, Self::Crewagent];
 
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
             Self::Miniclaw => "miniclaw",

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Context, ToolError};
+use crate::{Context, Preset, ToolError};
 
 /// The right to run one planned call.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ pub struct ApprovalRequest {
     pub tool: String,
     pub args: Value,
     pub reason: String,
+    /// The rule that wants it asked.
+    pub rule: &'static str,
     pub preview: String,
     /// What the preview showed; another one is another request.
     pub fingerprint: String,
@@ -84,13 +86,17 @@ pub trait Approver: Send + Sync + fmt::Debug {
 /// Nobody is there to be asked, so nothing is approved.
 #[derive(Clone, Debug)]
 pub struct Nobody {
-    /// What the caller can do instead.
+    /// What the caller can do instead, where a looser preset would do.
     pub advice: String,
 }
 
 impl Approver for Nobody {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>> {
-        let reason = Some(format!("nobody is here to approve it; {}", self.advice));
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>> {
+        let reason = match request.rule {
+            Preset::ASKS => format!("nobody is here to approve it; {}", self.advice),
+            _ => "nobody is here to approve it; a person has to do this".to_owned(),
+        };
+        let reason = Some(reason);
         Box::pin(std::future::ready(ApprovalResponse { reason, ..ApprovalResponse::default() }))
     }
 }

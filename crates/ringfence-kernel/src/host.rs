@@ -54,6 +54,9 @@ pub struct Reply {
 pub enum Fatal {
     #[error(transparent)]
     Audit(#[from] AuditLost),
+    /// The world may have changed, and the trace does not say how it ended.
+    #[error("the call was carried out, and its end could not be recorded")]
+    EndUnrecorded(#[source] AuditLost),
     #[error(transparent)]
     Store(#[from] StoreLost),
     #[error("the system gives no random bytes")]
@@ -97,12 +100,17 @@ impl Host {
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
         let offer = session.catalog.offer(&call.name).cloned();
+        // Rules and records know a tool by one name, however it was spelled.
+        let call = match &offer {
+            Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
+            None => call,
+        };
         let mut trip = Arc::new(Trip {
             parts: Arc::clone(&self.parts),
             session: Arc::clone(session),
             call,
             started: Instant::now(),
-            covered: Vec::new(),
+            covered: None,
             notes: Notes::default(),
         });
         if !session.principal.may(Scope::Call) {
@@ -129,7 +137,10 @@ impl Host {
                         ),
                     };
                 }
-                Answer::Changed(arguments) => trip = Arc::new(trip.changed(arguments, asked.touches)),
+                Answer::Changed(arguments) => {
+                    let covered = Covered { touches: asked.touches, fingerprint: asked.preview.fingerprint };
+                    trip = Arc::new(trip.changed(arguments, covered));
+                }
                 Answer::No(error) => return trip.refuse(&asked.touches, &error),
             }
         }
@@ -213,6 +224,7 @@ impl Host {
             // It decoded before, so it parses; an empty text stands for no arguments.
             args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(serde_json::Map::new())),
             reason: verdict.reason.clone(),
+            rule: verdict.rule,
             preview: preview.text.clone(),
             fingerprint: preview.fingerprint.clone(),
         };
@@ -336,19 +348,25 @@ struct Trip {
     call: ToolCall,
     started: Instant,
     /// What a person said yes to when they changed the arguments.
-    covered: Vec<Touch>,
+    covered: Option<Covered>,
     notes: Notes,
+}
+
+/// What somebody saw when they said yes.
+struct Covered {
+    touches: Vec<Touch>,
+    fingerprint: String,
 }
 
 impl Trip {
     /// The same call with the arguments that a person put in.
-    fn changed(&self, arguments: String, covered: Vec<Touch>) -> Self {
+    fn changed(&self, arguments: String, covered: Covered) -> Self {
         Self {
             parts: Arc::clone(&self.parts),
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
-            covered,
+            covered: Some(covered),
             notes: Notes { modified: true },
         }
     }
@@ -382,6 +400,10 @@ impl Trip {
         match verdict.decision {
             Decision::Allow => self.run(planned, &touches, Permission { rule: verdict.rule, approved: false }, cx),
             Decision::Ask if self.covers(&touches) => {
+                if self.has_moved(&touches, planned.as_ref()) {
+                    let message = "what was approved has changed meanwhile; nothing was done";
+                    return self.settle(&touches, &ToolError::new(ErrorKind::Conflict, message), cx);
+                }
                 self.run(planned, &touches, Permission { rule: verdict.rule, approved: true }, cx)
             }
             Decision::Ask => {
@@ -422,7 +444,15 @@ impl Trip {
     /// Whether a person already said yes to these targets, or to wider ones. Nobody can have said yes to a plan
     /// that names no target.
     fn covers(&self, touches: &[Touch]) -> bool {
-        !touches.is_empty() && touches.iter().all(|touch| self.covered.iter().any(|covered| is_within(touch, covered)))
+        let Some(covered) = &self.covered else { return false };
+        !touches.is_empty()
+            && touches.iter().all(|touch| covered.touches.iter().any(|covered| is_within(touch, covered)))
+    }
+
+    /// Whether the same target is no longer what a person saw when they said yes.
+    fn has_moved(&self, touches: &[Touch], planned: &dyn Planned) -> bool {
+        let same = self.covered.as_ref().filter(|covered| covered.touches == touches);
+        same.is_some_and(|covered| covered.fingerprint != planned.preview().fingerprint)
     }
 
     /// Ends a call that never began to run, unless the road gave up on it first.
@@ -459,7 +489,8 @@ impl Trip {
             Err(error) => (self.error_reply(&error), Some(error)),
         };
         let duration = self.started.elapsed();
-        self.record(touches, Moment::End { error: error.as_ref(), reply: &reply.text, duration })?;
+        self.record(touches, Moment::End { error: error.as_ref(), reply: &reply.text, duration })
+            .map_err(Fatal::EndUnrecorded)?;
         Ok(reply)
     }
 
@@ -522,7 +553,7 @@ fn is_within(touch: &Touch, covered: &Touch) -> bool {
     let (inner, outer) = (real(touch), real(covered));
     let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let no_worse = touch.verb == covered.verb
-        || !touch.verb.changes()
+        || touch.verb == Verb::List
         || (touch.verb, covered.verb) == (Verb::Create, Verb::Overwrite);
     touch.place.mount == covered.place.mount && beneath && no_worse
 }

@@ -1,6 +1,6 @@
 //! Whether a planned call goes ahead, is asked about, or is refused.
 //!
-//! The policy sees what would happen, resolved, and never the arguments' text. `Presets` is the plain policy:
+//! The policy sees what would happen, resolved, and never the arguments' text. `Preset` is the plain policy:
 //! one word for the whole workspace.
 //!
 //! Not here: asking (`gate.rs`), and rules from config.
@@ -53,9 +53,12 @@ pub enum Preset {
 }
 
 impl Preset {
+    /// The rule by which only this preset asks: a looser one would not.
+    pub(crate) const ASKS: &str = "preset ask";
+
     pub const ALL: [Self; 3] = [Self::Edits, Self::Ask, Self::ReadOnly];
 
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Edits => "edits",
             Self::Ask => "ask",
@@ -102,7 +105,7 @@ impl Preset {
         if self == Self::Ask && matches!(touch.verb, Verb::Overwrite | Verb::Delete) {
             return Verdict {
                 decision: Decision::Ask,
-                rule: "preset ask",
+                rule: Self::ASKS,
                 reason: format!("this would {} `{shown}`", touch.verb.as_str()),
             };
         }

@@ -70,22 +70,34 @@ impl Registry {
         self.offers.iter().map(|offer| offer.definition()).filter(move |definition| definition.dialect == dialect)
     }
 
+    /// Fails at the first name that no tool of the dialect has.
+    pub fn require(&self, dialect: Dialect, names: &[String]) -> Result<(), NoSuchTool> {
+        let is_there = |name: &String| self.list(dialect).any(|definition| is_called(definition.name, name));
+        names.iter().find(|name| !is_there(name)).map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
+    }
+
     /// The tools that a session in `dialect` is offered.
     pub fn catalog(&self, dialect: Dialect, choice: &Choice) -> Result<Catalog, NoSuchTool> {
         for name in choice.allow.iter().flatten().chain(&choice.deny) {
-            if self.get(dialect, name).is_none() {
-                let guess = nearest(name, self.list(dialect).map(|definition| definition.name));
-                let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
-                return Err(NoSuchTool { dialect, name: name.clone(), guess });
+            // One config serves several dialects: a name that another one has is no mistake.
+            if !self.offers.iter().any(|offer| is_called(offer.definition().name, name)) {
+                return Err(self.no_such_tool(dialect, name));
             }
         }
         let offered = |offer: &&Arc<dyn Offer>| {
             let Definition { dialect: of, name, .. } = offer.definition();
-            *of == dialect
-                && !choice.deny.contains(*name)
-                && choice.allow.as_ref().is_none_or(|allow| allow.contains(*name))
+            let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| is_called(name, wanted));
+            *of == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
         };
         Ok(Catalog { offers: self.offers.iter().filter(offered).cloned().collect() })
+    }
+}
+
+impl Registry {
+    fn no_such_tool(&self, dialect: Dialect, name: &str) -> NoSuchTool {
+        let guess = nearest(name, self.list(dialect).map(|definition| definition.name));
+        let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+        NoSuchTool { dialect, name: name.to_owned(), guess }
     }
 }
 
@@ -104,10 +116,10 @@ impl Catalog {
         self.offers.iter().map(|offer| offer.definition())
     }
 
-    /// The bare OpenAI form: `{name, description, parameters}`.
+    /// The bare OpenAI form: `{name, description, parameters}`. That API allows no dot in a name: a hyphen stands for it.
     pub fn openai_functions(&self) -> Vec<Value> {
         self.list()
-            .map(|tool| json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters}))
+            .map(|tool| json!({"name": tool.name.replace('.', "-"), "description": tool.description, "parameters": tool.parameters}))
             .collect()
     }
 

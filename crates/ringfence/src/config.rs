@@ -86,6 +86,8 @@ pub struct Settings {
     pub preset: Preset,
     pub limits: Limits,
     pub tools: Choice,
+    /// Tools that were named on the command line, where the dialect is known.
+    pub named_tools: Vec<String>,
     /// Further directories, by their aliases.
     pub mounts: Vec<Mounted>,
     pub agent: Option<String>,
@@ -117,6 +119,8 @@ pub enum ConfigError {
     Wrong { file: String, problem: String },
     #[error("there is no agent `{0}` in the config{1}")]
     NoAgent(String, String),
+    #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
+    AgentKey(String, &'static str),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -283,21 +287,23 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         None => find_in(environment.config.as_deref())?,
     };
     let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
+    check_agents(&managed)?;
+    check_agents(&user)?;
     let mut warnings = Vec::new();
-    let word = |name: &str, managed: Option<&'static str>, flag: Option<&'static str>| match (managed, flag) {
-        (Some(managed), Some(flag)) if managed != flag => {
-            Some(format!("{name}: this machine's owner has set `{managed}`, which holds against `{flag}`"))
-        }
-        _ => None,
-    };
-    warnings.extend(word("preset", managed.preset.map(|preset| preset.0.name()), flags.preset.map(Preset::name)));
-    warnings.extend(word("dialect", managed.dialect.map(|dialect| dialect.0.name()), flags.dialect.map(Dialect::name)));
     let dialect = value(managed.dialect).or(flags.dialect).or(value(user.dialect)).unwrap_or_default();
-    let preset = value(managed.preset).or(flags.preset).or(value(user.preset)).unwrap_or(match dialect {
+    let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
+        let wanted = wanted.filter(|wanted| *wanted != holds)?;
+        Some(format!("{what}: this machine's owner has set `{holds}`, which holds against `{wanted}`"))
+    };
+    warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
+    // What anybody in charge wants stricter is stricter.
+    let wanted = flags.preset.or(value(user.preset));
+    let preset = value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
         Dialect::Standard => Preset::Ask,
         // These dialects have no approvals: what may be done is done.
         Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
     });
+    warnings.extend(overruled("preset", preset.name(), flags.preset.map(Preset::name)));
     let (managed_agent, user_agent) = (agent_of(&managed, "defaults"), agent_of(&user, "defaults"));
     if managed_agent.restrict_to_workspace.or(user_agent.restrict_to_workspace) == Some(false) {
         warnings
@@ -311,8 +317,9 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     if !flags.allow.is_empty() {
         narrow(&mut tools, &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() });
     }
-    let limits = managed.limits.over(&user.limits.over(&Limits::of(dialect)));
-    let limits = with_fs_rules(limits, &mut tools, flags.agent.as_deref(), &managed, &user, dialect)?;
+    let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
+    let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
+    rules.apply(&mut limits, &mut tools)?;
     let log = managed.log.as_deref().or(user.log.as_deref());
     Ok(Settings {
         workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
@@ -322,6 +329,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         preset,
         limits,
         tools,
+        named_tools: flags.allow.iter().chain(&flags.deny).cloned().collect(),
         mounts: mounts_of(flags, &managed, &user),
         agent: flags.agent.clone(),
         run: flags.run.clone(),
@@ -340,45 +348,77 @@ fn agent_of(file: &ConfigFile, id: &str) -> AgentKeys {
     file.agents.get(id).cloned().unwrap_or_default()
 }
 
-/// What files an agent may reach, and how much of them: the system's rules and the agent's own, whichever is tighter.
-fn with_fs_rules(
-    limits: Limits,
-    tools: &mut Choice,
-    agent: Option<&str>,
-    managed: &ConfigFile,
-    user: &ConfigFile,
-    dialect: Dialect,
-) -> Result<Limits, ConfigError> {
-    let mut limits = limits;
-    let mut enabled = true;
-    if let (Some(policy), Dialect::Crewagent) = (managed.policy.fs.as_ref().or(user.policy.fs.as_ref()), dialect) {
-        limits.read_bytes = policy.max_read_bytes.unwrap_or(524_288);
-        limits.write_bytes = policy.max_write_bytes.unwrap_or(2_097_152);
-        limits.edit_bytes = limits.write_bytes;
-        enabled &= policy.enabled.unwrap_or(true);
-    }
-    if let Some(id) = agent {
-        if !managed.agents.contains_key(id) && !user.agents.contains_key(id) || id == "defaults" {
-            let known =
-                managed.agents.keys().chain(user.agents.keys()).map(String::as_str).filter(|id| *id != "defaults");
-            let guess = nearest(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
-            return Err(ConfigError::NoAgent(id.to_owned(), guess));
+/// Only `agents.defaults` says where agents work and how long.
+fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
+    for (id, keys) in file.agents.iter().filter(|(id, _)| *id != "defaults") {
+        let set = [
+            ("workspace", keys.workspace.is_some()),
+            ("restrict_to_workspace", keys.restrict_to_workspace.is_some()),
+            ("max_tool_iterations", keys.max_tool_iterations.is_some()),
+        ];
+        if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
+            return Err(ConfigError::AgentKey(id.clone(), key));
         }
-        for FsKeys { enabled: on, max_read_bytes, max_write_bytes } in
-            [managed, user].map(|file| agent_of(file, id).tools.fs)
-        {
-            enabled &= on.unwrap_or(true);
+    }
+    Ok(())
+}
+
+/// The layers that may say what an agent does with files.
+struct FsRules<'a> {
+    files: [&'a ConfigFile; 2],
+    agent: Option<&'a str>,
+    dialect: Dialect,
+}
+
+impl FsRules<'_> {
+    /// The limits before anybody sets them: the dialect's own, or what the tables `policy.fs` say in their place.
+    fn base(&self) -> Limits {
+        let mut limits = Limits::of(self.dialect);
+        let policies: Vec<&FsKeys> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
+        if self.dialect == Dialect::Crewagent && !policies.is_empty() {
+            let least = |pick: fn(&FsKeys) -> Option<u64>, default| {
+                policies.iter().map(|keys| pick(keys).unwrap_or(default)).min()
+            };
+            limits.read_bytes = least(|keys| keys.max_read_bytes, 524_288).unwrap_or(limits.read_bytes);
+            limits.write_bytes = least(|keys| keys.max_write_bytes, 2_097_152).unwrap_or(limits.write_bytes);
+            limits.edit_bytes = limits.write_bytes;
+        }
+        limits
+    }
+
+    /// Every table that can only tighten: the policy, the defaults of agents, and the agent's own.
+    fn tables(&self) -> Result<Vec<FsKeys>, ConfigError> {
+        let mut tables = Vec::new();
+        if self.dialect == Dialect::Crewagent {
+            tables.extend(self.files.iter().filter_map(|file| file.policy.fs.clone()));
+        }
+        if let Some(id) = self.agent {
+            let known = self.files.iter().flat_map(|file| file.agents.keys()).filter(|id| *id != "defaults");
+            let known: BTreeSet<&str> = known.map(String::as_str).collect();
+            if !known.contains(id) {
+                let guess = nearest(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+                return Err(ConfigError::NoAgent(id.to_owned(), guess));
+            }
+        }
+        let agents = std::iter::once("defaults").chain(self.agent);
+        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_of(file, id).tools.fs)));
+        Ok(tables)
+    }
+
+    /// What is left of limits and tools when every table had its say.
+    fn apply(&self, limits: &mut Limits, tools: &mut Choice) -> Result<(), ConfigError> {
+        for FsKeys { enabled, max_read_bytes, max_write_bytes } in self.tables()? {
+            if enabled == Some(false) {
+                tools.allow = Some(BTreeSet::new());
+            }
             limits.read_bytes = limits.read_bytes.min(max_read_bytes.unwrap_or(u64::MAX));
             let most = max_write_bytes.unwrap_or(u64::MAX);
             limits.write_bytes = limits.write_bytes.min(most);
             limits.edit_bytes = limits.edit_bytes.min(most);
             limits.append_bytes = limits.append_bytes.min(most);
         }
+        Ok(())
     }
-    if !enabled {
-        tools.allow = Some(BTreeSet::new());
-    }
-    Ok(limits)
 }
 
 /// What the owner of the machine mounts holds; the command line comes before the user's file.
@@ -394,11 +434,12 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
         };
         file.mounts.iter().map(mount).collect::<Vec<_>>()
     };
-    let mut mounts: Vec<Mounted> = Vec::new();
-    for mount in of_file(managed).into_iter().chain(flags.mounts.iter().cloned()).chain(of_file(user)) {
-        if mounts.iter().all(|known| known.alias != mount.alias) {
-            mounts.push(mount);
-        }
+    let mut mounts = of_file(managed);
+    for layer in [flags.mounts.clone(), of_file(user)] {
+        // An alias that a layer above has is taken; one that is given twice in the same layer is a mistake, and found
+        // when the mounts are opened.
+        let taken: BTreeSet<String> = mounts.iter().map(|mount| mount.alias.clone()).collect();
+        mounts.extend(layer.into_iter().filter(|mount| !taken.contains(&mount.alias)));
     }
     mounts
 }
@@ -487,13 +528,16 @@ trait Words: Sized + Copy + 'static {
 }
 
 impl Words for Dialect {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("standard", Self::Standard), ("miniclaw", Self::Miniclaw), ("crewagent", Self::Crewagent)];
+    const WORDS: &'static [(&'static str, Self)] = &[
+        (Self::Standard.name(), Self::Standard),
+        (Self::Miniclaw.name(), Self::Miniclaw),
+        (Self::Crewagent.name(), Self::Crewagent),
+    ];
 }
 
 impl Words for Preset {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("ask", Self::Ask), ("edits", Self::Edits), ("read-only", Self::ReadOnly)];
+        &[(Self::Ask.name(), Self::Ask), (Self::Edits.name(), Self::Edits), (Self::ReadOnly.name(), Self::ReadOnly)];
 }
 
 impl Words for Durability {

@@ -2,6 +2,7 @@
 //!
 //! A run belongs to a project, and its state is a directory of its own below ours. It is reached as `@state`.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -40,7 +41,7 @@ pub fn new_run(state: &Path, project: &Path, run: Option<&str>) -> Result<String
     if directory.exists() {
         return Err(RunError::Taken(run));
     }
-    std::fs::create_dir_all(directory.join("logs")).map_err(RunError::Make)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("logs")).map_err(RunError::Make)?;
     let text = format!(
         "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: \"\"\n\
          stepsCompleted: []\nvariables: {{}}\ndecisionLog: []\nartifacts: []\nupdatedAt: \"{now}\"\n---\n"

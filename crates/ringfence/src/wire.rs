@@ -83,6 +83,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let fence = Fence::new(workspace, others, &settings.state, options)?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
+    registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
         settings.tighten(&bytes)?;
@@ -107,6 +108,11 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
 }
 
 fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings {
+    // What an agent could rewrite would not bind it, and a log that it could rewrite would say what it likes.
+    let log = match &settings.log {
+        LogTo::File(path) => Some(environment.current.join(path)),
+        LogTo::Nowhere | LogTo::StandardError => None,
+    };
     Surroundings {
         home: environment.home.clone(),
         current: environment.current.clone(),
@@ -114,6 +120,7 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
             .into_iter()
             .chain(&environment.config)
             .chain(&settings.config_file)
+            .chain(&log)
             .cloned()
             .collect(),
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, renameat};
 use rustix::io::Errno;
 use sha2::Sha256;
 
@@ -45,10 +45,13 @@ impl Keys {
     fn make(directory: &OwnedFd) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * LENGTH];
         getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
-        let put = |name, bytes: &[u8]| {
-            let file = open_file(directory, name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        // Whole or not at all: a key that was cut short would lock everybody out.
+        let put = |name: &str, bytes: &[u8]| {
+            let fresh = format!("{name}.new");
+            let file = open_file(directory, &fresh, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
             write_all(file.as_fd(), bytes)?;
-            fsync(&file)
+            fsync(&file)?;
+            renameat(directory, &fresh, directory, name)
         };
         let signing: &[u8; LENGTH] = bytes[..LENGTH].try_into().map_err(|_| Errno::INVAL)?;
         // The public half first: a secret key without it would be taken as complete.

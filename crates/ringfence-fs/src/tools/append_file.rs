@@ -173,14 +173,13 @@ fn append_in_place(
     }
     let before = now.size;
     let after = before + content.len() as u64;
-    held.intend(&Intent::Append {
-        parent: slot.parent_path(),
-        name: slot.name.clone(),
-        inode: now.id.inode,
-        before,
-        after,
-    })?;
-    ticket.commit()?;
+    let (parent_path, name) = (slot.parent_path(), slot.name.clone());
+    let intent = Intent::Append { parent: parent_path, name, inode: now.id.inode, before, content: content.to_vec() };
+    held.intend(&intent)?;
+    if let Err(given_up) = ticket.commit() {
+        held.settle();
+        return Err(given_up);
+    }
     let added = write_all(file.as_fd(), content)
         .and_then(|()| match now.mode & 0o7000 {
             0 => Ok(()),
@@ -189,7 +188,13 @@ fn append_in_place(
         })
         .and_then(|()| fdatasync(&file));
     if let Err(errno) = added {
-        // Who is told that it failed will try again, and must not find it there already.
+        // Who is told that it failed will try again, and must not find it there already. What another program added
+        // behind it stays, and so does ours.
+        let size = Stamp::of(&fstat(&file).map_err(|errno| unsynced(errno, &slot.shown))?).size;
+        if size > after {
+            held.settle();
+            return Err(unsynced(errno, &slot.shown));
+        }
         ftruncate(&file, before).map_err(|errno| unsynced(errno, &slot.shown))?;
         held.settle();
         return Err(fail(errno));
@@ -201,7 +206,8 @@ fn append_in_place(
     }
     let digest = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
         Ok(reader) if after <= ticket.context().limits.hash_bytes => {
-            Some(hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context())?)
+            // It is added already: a hash that cannot be had does not make it undone.
+            hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context()).ok()
         }
         _ => None,
     };

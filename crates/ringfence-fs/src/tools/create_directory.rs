@@ -49,7 +49,8 @@ struct Outcome {
     path: String,
     /// False when it existed already.
     created: bool,
-    /// The id of this change.
+    /// The id of this change, if there was one.
+    #[serde(skip_serializing_if = "String::is_empty")]
     change: String,
 }
 

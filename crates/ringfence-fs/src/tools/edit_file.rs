@@ -217,11 +217,11 @@ impl Tool for EditFile {
 
 fn read_text(slot: &Slot, old: &Old, cx: &Context<'_>) -> Result<String, ToolError> {
     let what = format!("`{}`", slot.shown);
-    check_size(&what, "max_edit_bytes", old.stamp.size, cx.limits.edit_bytes)?;
+    check_size(&what, "max_appended_file_bytes", old.stamp.size, cx.limits.appended_file_bytes)?;
     if old.stamp.closed_to_readers() {
         return Err(fault(Errno::ACCESS, &slot.shown));
     }
-    let bytes = read_up_to(&old.fd, cx.limits.edit_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
+    let bytes = read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
     text_of(bytes, false, &slot.shown)
 }
 
@@ -253,7 +253,8 @@ fn overlapping(text: &str, old: &str, first: usize) -> usize {
 
 fn ambiguous(text: &str, edit: &Edit, count: usize, shown: &str) -> ToolError {
     let starts = memmem::find_iter(text.as_bytes(), edit.old.as_bytes());
-    let lines: Vec<usize> = starts.take(MOST_LINES).map(|at| line_of(text, at)).collect();
+    let mut lines: Vec<usize> = starts.take(MOST_LINES).map(|at| line_of(text, at)).collect();
+    lines.dedup();
     let at_least = count.max(memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).count());
     let message = format!(
         "{} matched multiple locations in `{shown}`: {at_least} matches, at line(s) {}",

@@ -216,7 +216,7 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
         let looked = |name: &[u8]| matches!(look(directory.as_fd(), name), Ok(Some(found)) if found.kind == Kind::Link);
         names.retain(|entry| !entry.is_link().unwrap_or_else(|| looked(&entry.name)));
     }
-    let total = names.len() as u64;
+    let mut total = names.len() as u64;
     let most = usize::try_from(cx.limits.list_entries).unwrap_or(usize::MAX);
     if names.len() > most {
         names.select_nth_unstable(most);
@@ -225,8 +225,10 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
     names.sort_unstable();
     let mut entries = Vec::with_capacity(names.len());
     for entry in names {
-        if let Some(stamp) = look(directory.as_fd(), &entry.name).map_err(|errno| fault(errno, &spot.shown))? {
-            entries.push((show(&entry.name), stamp));
+        match look(directory.as_fd(), &entry.name).map_err(|errno| fault(errno, &spot.shown))? {
+            Some(stamp) => entries.push((show(&entry.name), stamp)),
+            // It went away since its name was read.
+            None => total -= 1,
         }
     }
     Ok(Outcome { shown: spot.shown, entries, total, unreadable: 0 })

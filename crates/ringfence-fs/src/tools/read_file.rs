@@ -3,14 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Encoding;
 use crate::Fence;
-use crate::content::{Hashing, Part, Window, read_start, read_window, text_of};
+use crate::content::{Hashing, Part, QUICK_BYTES, Window, read_start, read_window, text_of};
 use crate::digest::Digest;
 use crate::fence::Given;
 use crate::mount::{Opened, Spot};
@@ -185,6 +185,10 @@ impl Tool for ReadFile {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate_given(&args.path, cx)?;
         let mut file = spot.open_content(cx)?;
+        // What takes long is better begun once, by somebody who may take long.
+        if cx.pace == Pace::Quick && (args.window.is_some() || file.stamp.size > QUICK_BYTES) {
+            return Err(cx.stall());
+        }
         if args.oversize == Oversize::Refuse && file.stamp.size > cx.limits.read_bytes {
             return Err(too_large(cx));
         }

@@ -35,7 +35,7 @@ struct SearchFiles {
 
 /// Search the contents of a file, or of all files below a directory of the workspace. Matches come in the order of
 /// paths and lines. Hidden files, and what `.gitignore` leaves out, are skipped unless `includeIgnored` is true; binary
-/// files are always skipped.
+/// files, and those that may hold secrets, are always skipped. A very long line is shown around its match.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
@@ -66,7 +66,8 @@ struct StandardArgs {
 }
 
 /// Search a file, or all files below a directory, for lines that match. Matches come in the order of paths and lines.
-/// `.git`, `node_modules`, hidden directories and binary files are skipped.
+/// `.git`, `node_modules`, hidden directories, binary files and those that may hold secrets are skipped. A very long line
+/// is shown around its match.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
@@ -290,19 +291,20 @@ impl Outcome {
         let mut left = most_bytes;
         let mut matches = Vec::with_capacity(hits.len());
         for Hit { path, line, column, text, before, after } in hits {
-            let size =
-                [&before[..], &after[..]].concat().iter().map(String::len).sum::<usize>() + text.len() + path.len();
-            let Some(rest) = left.checked_sub(size as u64) else {
-                truncated = true;
-                break;
-            };
-            left = rest;
             let path = match (path.is_empty(), spot.shown.as_str()) {
                 (true, shown) => shown.to_owned(),
                 (false, ".") => path,
                 (false, shown) => format!("{shown}/{path}"),
             };
-            matches.push(ValueMatch { path, line, column, text, before, after });
+            let found = ValueMatch { path, line, column, text, before, after };
+            // Counted as it will be written: what has to be escaped takes more.
+            let size = serde_json::to_string(&found).map_or(u64::MAX, |text| text.len() as u64);
+            let Some(rest) = left.checked_sub(size) else {
+                truncated = true;
+                break;
+            };
+            left = rest;
+            matches.push(found);
         }
         let stats = Stats {
             files_scanned: scanned,
@@ -325,10 +327,8 @@ fn rules_above(spot: &Spot, real: &str, cx: &Context<'_>) -> IgnoreRules {
     let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     for end in std::iter::once(0).chain(ends) {
         let (above, below) = (&bytes[..end], bytes[end..].strip_prefix(b"/").unwrap_or(&bytes[end..]));
-        let above = if above.is_empty() { "." } else { &crate::name::show(above) };
-        let Ok(path) = GuestPath::parse(above) else { continue };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
-        if let Ok(directory) = spot.mount.lookup(&path, flags, Pace::Patient) {
+        if let Ok(directory) = spot.mount.lookup(&GuestPath::real(above), flags, Pace::Patient) {
             rules.enter_above(&spot.mount, directory.fd.as_fd(), below, cx);
         }
     }
@@ -351,7 +351,10 @@ fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher
     builder.build(pattern).map_err(|error| {
         let said = error.to_string();
         let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        let error = ToolError::invalid("pattern", &format!("is not a regular expression: {reason}"));
-        error.hint("leave regex out to search for the text as it is")
+        if regex {
+            ToolError::invalid("pattern", &format!("is not a regular expression: {reason}"))
+        } else {
+            ToolError::invalid("pattern", &format!("cannot be searched for: {reason}"))
+        }
     })
 }

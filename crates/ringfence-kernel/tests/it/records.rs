@@ -98,7 +98,7 @@ async fn a_quick_call_does_not_run_without_a_record_either() {
 async fn an_end_that_cannot_be_recorded_ends_the_run() {
     let road = Setup { trace: Trace::with_room(1), ..Setup::default() }.road();
     let fatal = road.try_call("act", r#"{"path":"a"}"#, &CancellationToken::new()).await.unwrap_err();
-    assert!(matches!(fatal, Fatal::Audit(_)), "{fatal:?}");
+    assert!(matches!(fatal, Fatal::EndUnrecorded(_)), "{fatal:?}");
     assert_eq!((road.runs(), road.trace.lines()), (1, vec!["begin change a".to_owned()]));
 }
 

@@ -403,8 +403,10 @@ fn after_failure(site: &Site, said: &Said, before: &Tree, after: &Tree) -> Resul
                 return Err(format!("it says that the change is there, and there is {:?}", names(&seen)));
             }
         }
-        // The workspace was never opened.
+        // The workspace was never opened, or the call could not be recorded and did not run.
         Some(2) if seen == *before => {}
+        // It ran, and its end could not be recorded: there is no reply, but it is said.
+        Some(2) if said.err.contains("was carried out") && seen == *after => {}
         _ => return Err(format!("ended with {said:?}")),
     }
     let failed = said.code != Some(0);
@@ -431,20 +433,26 @@ fn a_disk_that_fills_up_half_way_leaves_the_old_contents() {
         files: vec![("a.txt", "old\n".to_owned())],
     };
     let (before, after) = operation.trees();
+    // One call before, so that the audit log is there and its own first writes are not counted.
+    let used = || {
+        let site = operation.site();
+        look_in(&site);
+        site
+    };
     for nth in [4, 5] {
         for errno in ["ENOSPC", "EIO", "EDQUOT"] {
-            let site = operation.site();
+            let site = used();
             let ended = operation.tampered(&site, Point { call: "write", nth, tamper: Tamper::Fail(errno) });
             assert!(ended.met);
             assert_eq!(ended.said.error(), "IO_ERROR", "{errno}");
             assert_eq!(site.tree(), before, "{errno}");
         }
-        let site = operation.site();
+        let site = used();
         let ended = operation.tampered(&site, Point { call: "write", nth, tamper: Tamper::Fail("EINTR") });
         assert!(ended.met);
         ended.said.value();
         assert!(site.tree() == after);
-        let site = operation.site();
+        let site = used();
         assert!(operation.tampered(&site, Point { call: "write", nth, tamper: Tamper::Kill }).met);
         assert_eq!(visible(&site.tree()), before);
         assert_eq!(site.leftovers().len(), 1);
