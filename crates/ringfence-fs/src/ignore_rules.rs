@@ -17,7 +17,10 @@ use crate::mount::Mount;
 use crate::walk::Walk;
 
 /// A longer ignore file is not read to its end.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: u64 = 64 << 10;
+
+/// More rules than these, in all the files that are heeded at once, and further files are not heeded.
+const MOST_RULES: u64 = 10_000;
 
 /// The rules of a directory and of those above it.
 #[derive(Debug, Default)]
@@ -37,8 +40,15 @@ struct Layer {
 }
 
 impl IgnoreRules {
+    fn is_full(&self) -> bool {
+        self.layers.iter().map(|layer| layer.rules.len() as u64).sum::<u64>() > MOST_RULES
+    }
+
     /// Reads the rules of a directory above the start of the walk; `below` leads from there to the start.
     pub(crate) fn enter_above(&mut self, mount: &Mount, directory: BorrowedFd<'_>, below: &[u8], cx: &Context<'_>) {
+        if self.is_full() {
+            return;
+        }
         for rules in read_rules(mount, directory, cx) {
             self.layers.push(Layer { depth: 0, prefix: None, below: below.to_vec(), rules });
         }
@@ -47,6 +57,9 @@ impl IgnoreRules {
     /// Reads the rules of the directory that the walk is in, which has the path `path` from its start.
     pub(crate) fn enter(&mut self, walk: &Walk<'_>, path: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
         let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        if self.is_full() {
+            return Ok(());
+        }
         for rules in read_rules(walk.mount(), walk.directory()?, cx) {
             self.layers.push(Layer { depth: walk.depth(), prefix: Some(prefix), below: Vec::new(), rules });
         }

@@ -33,5 +33,6 @@ pub use digest::content_id;
 pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
 pub use mount::{Durability, Rights};
 pub use name::NameRule;
+pub use resolve::PLAIN_FILE_FLAGS;
 pub use tools::register;
 pub use workspace::{Surroundings, WorkspaceError, resolve_mount, resolve_workspace};

@@ -34,6 +34,19 @@ pub(crate) struct Locks {
     directory: OwnedFd,
 }
 
+/// How the tree is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tree {
+    Shared,
+    Alone,
+}
+
+/// The tree, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct TreeHeld {
+    _lock: OwnedFd,
+}
+
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -72,22 +85,23 @@ impl Locks {
     /// Waits for the lock on `id`, as long as somebody waits for us. Second comes what a dead holder left to do.
     pub(crate) fn hold(&self, id: FileId, cx: &Context<'_>) -> Result<(Held, Option<Intent>), ToolError> {
         let stripe = self.open(stripe_of(id)).map_err(unusable)?;
-        let mut pause = Duration::from_micros(50);
-        loop {
-            match flock(&stripe, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::AGAIN) => {
-                    cx.check()?;
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(unusable(errno)),
-            }
-        }
+        wait_for(&stripe, FlockOperation::NonBlockingLockExclusive, cx)?;
         let held = Held { stripe, noted: Cell::new(0) };
         let left = held.read().map_err(unusable)?;
         Ok((held, left))
+    }
+
+    /// Waits for the whole tree: shared by changes to files, alone for moving directories. What was judged by the name of
+    /// its directory keeps that name until this is dropped.
+    pub(crate) fn hold_tree(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | CAREFUL;
+        let lock = openat(&self.directory, "tree", flags, Mode::RUSR | Mode::WUSR).map_err(unusable)?;
+        let operation = match hold {
+            Tree::Shared => FlockOperation::NonBlockingLockShared,
+            Tree::Alone => FlockOperation::NonBlockingLockExclusive,
+        };
+        wait_for(&lock, operation, cx)?;
+        Ok(TreeHeld { _lock: lock })
     }
 
     /// The locks on two files, in an order that two callers never take the other way round.
@@ -236,6 +250,23 @@ impl Intent {
         let [inode, before, length] = numbers.collect::<Option<Vec<u64>>>()?[..] else { return None };
         let content = rest.strip_prefix(b".").filter(|content| content.len() as u64 == length)?;
         Some(Self::Append { parent: parent.to_vec(), name: name.to_vec(), inode, before, content: content.to_vec() })
+    }
+}
+
+/// Tries for a lock again and again, as long as somebody waits for us.
+fn wait_for(lock: &OwnedFd, operation: FlockOperation, cx: &Context<'_>) -> Result<(), ToolError> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        match flock(lock, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) => {
+                cx.check()?;
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(unusable(errno)),
+        }
     }
 }
 

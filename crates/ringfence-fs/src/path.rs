@@ -11,7 +11,7 @@ use ringfence_kernel::{ErrorKind, ToolError};
 
 use crate::name::{is_reserved, read_back, show};
 
-const LONGEST_PATH: usize = 4095;
+pub(crate) const LONGEST_PATH: usize = 4095;
 const LONGEST_NAME: usize = 255;
 
 /// A path below the root of a mount.

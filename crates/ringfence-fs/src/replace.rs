@@ -6,6 +6,7 @@
 //!
 //! Not here: where the contents come from. Each tool makes its own.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
@@ -19,7 +20,7 @@ use crate::again::{fsync, openat, renameat_with};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::locks::{Held, Intent};
+use crate::locks::{Held, Intent, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::RESERVED;
 use crate::recover::recover;
@@ -79,6 +80,7 @@ pub(crate) fn replace(
     make: impl FnOnce(Option<&Old>) -> Result<Body, ToolError>,
 ) -> Result<Written, ToolError> {
     let cx = ticket.context();
+    let _place = slot.hold_place(Tree::Shared, cx)?;
     let (made, held, old) = begin(slot, cx)?;
     let parent = made.parent.as_fd();
     check_unmoved(slot, seen, old.as_ref().map(|old| old.stamp), ticket)?;
@@ -253,7 +255,7 @@ impl<'a> Fresh<'a> {
                     done += length as u64;
                 }
                 let now = Stamp::of(&fstat(from).map_err(|errno| fault(errno, shown))?);
-                if !now.same_content(stamp) {
+                if done != stamp.size || !now.same_content(stamp) {
                     let message =
                         format!("what `{shown}` is copied from was written to meanwhile; nothing was changed");
                     return Err(ToolError::new(ErrorKind::Conflict, message));
@@ -276,7 +278,9 @@ impl<'a> Fresh<'a> {
                 other => fail(other),
             })?;
         }
-        copy_attributes(&old.fd, &self.fd);
+        copy_attributes(&old.fd, &self.fd).map_err(|_| {
+            ToolError::new(ErrorKind::PermissionDenied, format!("the access list of `{shown}` could not be kept"))
+        })?;
         // Contents that somebody else chose must not run with the owner's rights.
         fchmod(&self.fd, Mode::from_raw_mode(old.stamp.mode & 0o777)).map_err(fail)
     }
@@ -385,19 +389,22 @@ fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
     }
 }
 
-/// Attributes of users and access lists go along where they can; labels and capabilities do not.
-fn copy_attributes(from: &OwnedFd, to: &OwnedFd) {
-    let mut names = [0u8; 4096];
-    let Ok(length) = flistxattr(from, &mut names) else { return };
-    for name in names[..length]
-        .split(|byte| *byte == 0)
-        .filter(|name| name.starts_with(b"user.") || *name == b"system.posix_acl_access")
-    {
-        let mut value = vec![0u8; 64 << 10];
+/// Attributes of users go along where they can; labels and capabilities do not. An access list goes along, or the
+/// change is refused: without it, the mode would say more than was meant.
+fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+    const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+    let mut value = vec![0u8; 64 << 10];
+    if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {
+        fsetxattr(to, ACCESS_LIST, &value[..length], XattrFlags::empty())?;
+    }
+    let mut names = vec![0u8; 64 << 10];
+    let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
         if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
             let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
         }
     }
+    Ok(())
 }
 
 pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {

@@ -39,6 +39,10 @@ pub(crate) const CAREFUL: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(
 /// A descriptor that only stands for a place: it is neither read nor written.
 pub(crate) const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
+/// The flags of the system for opening a file that is a file: no link, and no pipe to wait at.
+#[expect(clippy::cast_possible_wrap, reason = "flags are bits, and these fit")]
+pub const PLAIN_FILE_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
+
 const CHILD: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(CAREFUL);
 
 /// How to open.

@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use globset::GlobMatcher;
+use globset::GlobSet;
 use grep_matcher::{LineTerminator, Matcher as _};
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
-use ringfence_kernel::{Context, Sensitive, Signal, ToolError, sensitivity};
+use ringfence_kernel::{Context, Signal, ToolError, sensitivity};
+use rustix::io::Errno;
 
+use crate::fault::fault;
 use crate::ignore_rules::IgnoreRules;
 use crate::mount::Mount;
 use crate::name::show;
@@ -27,7 +29,7 @@ use crate::walk::{Step, Walk};
 const LONGEST_LINE: usize = 1000;
 
 /// A line longer than this makes its file one that is not searched.
-const LONGEST_SEARCHED_LINE: usize = 16 << 20;
+const LONGEST_SEARCHED_LINE: usize = 1 << 20;
 
 /// Files that wait for a searcher; each may hold a directory open.
 const WAITING: usize = 128;
@@ -51,7 +53,7 @@ pub(crate) struct Scope {
     /// Directories that are never entered.
     pub(crate) never: &'static [&'static str],
     /// Only paths, from the start of the search, that match.
-    pub(crate) only: Option<GlobMatcher>,
+    pub(crate) only: Option<GlobSet>,
 }
 
 /// What becomes of names that begin with a dot.
@@ -144,11 +146,17 @@ pub(crate) fn search_tree(
     // Only searchers hold this: if they are all gone, nobody waits to send to them.
     let receiver = Arc::new(Mutex::new(receiver));
     let walked = std::thread::scope(|scope| {
+        let mut started = 0;
         for _ in 0..threads {
             let (board, receiver, signal) = (&board, Arc::clone(&receiver), cx.signal().clone());
-            scope.spawn(move || work(query, mount, &receiver, board, &signal));
+            // Fewer will do; none at all is found out below.
+            let searcher = move || work(query, mount, &receiver, board, &signal);
+            started += usize::from(std::thread::Builder::new().spawn_scoped(scope, searcher).is_ok());
         }
         drop(receiver);
+        if started == 0 {
+            return Err(fault(Errno::NOMEM, at.shown));
+        }
         feed(query, mount, start, rules, &at, &sender, &board, cx)
             // Searchers end when nobody can send any more.
             .inspect(|_| drop(sender))
@@ -235,7 +243,7 @@ fn feed(
         if scope.only.as_ref().is_some_and(|only| !only.is_match(&path)) {
             continue;
         }
-        if sensitivity(&format!("{}/{path}", at.real)) == Some(Sensitive::Secret) {
+        if sensitivity(&format!("{}/{path}", at.real)).secret {
             board.note(index, Skip::Secret);
             continue;
         }

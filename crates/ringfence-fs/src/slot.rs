@@ -12,12 +12,16 @@ use rustix::io::Errno;
 
 use crate::again::{fsync, openat};
 use crate::fault::{fault, unsynced, wrong_type};
+use crate::locks::{Tree, TreeHeld};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{may_create, read_back, show};
 use crate::path::GuestPath;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
+
+/// The mount that has the state of a run.
+const STATE: &str = "state";
 
 /// One name, and the directory that has it or is to have it.
 #[derive(Debug)]
@@ -84,6 +88,7 @@ impl Slot {
             given: spot.path.shown(),
             real_parent,
         };
+        slot.check_not_ours()?;
         let found = slot.look()?;
         if spot.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != Kind::Directory)
@@ -98,6 +103,16 @@ impl Slot {
             slot.must_be_file(spot, found)?;
         }
         Ok(slot)
+    }
+
+    /// The log of a run is written by the host alone.
+    fn check_not_ours(&self) -> Result<(), ToolError> {
+        let real = self.path();
+        if &*self.mount.alias == STATE && (real == b"logs" || real.starts_with(b"logs/")) {
+            let message = format!("`{}` is the log of the run; it can be read and not changed", self.shown);
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        Ok(())
     }
 
     /// A file is written where a regular file is, or nothing.
@@ -118,6 +133,29 @@ impl Slot {
             Err(Errno::XDEV) => missing::explain(spot, Errno::XDEV),
             _ => wrong_type(&spot.shown, "a link").hint("name the file that it leads to"),
         }
+    }
+
+    /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
+    /// whether the change is allowed, so it must not get another between the plan and the change.
+    pub(crate) fn hold_place(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
+        let held = self.mount.locks.hold_tree(hold, cx)?;
+        self.check_place()?;
+        Ok(held)
+    }
+
+    pub(crate) fn check_place(&self) -> Result<(), ToolError> {
+        let planned = if self.real_parent.is_empty() { ".".to_owned() } else { show(&self.real_parent) };
+        let moved = match self.mount.real_name(self.base.as_fd()) {
+            Ok(now) => now.is_some_and(|now| now != planned),
+            Err(Errno::XDEV) => true,
+            Err(errno) => return Err(fault(errno, &self.shown)),
+        };
+        if moved {
+            let message =
+                format!("the directory of `{}` was moved since the call was planned; nothing was changed", self.shown);
+            return Err(ToolError::new(ErrorKind::Conflict, message));
+        }
+        Ok(())
     }
 
     /// Whether directories have to be made first.
@@ -154,6 +192,11 @@ impl Slot {
             rustix::fs::fstat(&slot.base).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &slot.shown))
         };
         Ok(self.name == other.name && id(self)? == id(other)?)
+    }
+
+    /// Where this is, below the root.
+    pub(crate) fn path(&self) -> Vec<u8> {
+        joined(&self.real_parent, &self.missing, &self.name)
     }
 
     /// The directory itself, once nothing is missing.

@@ -18,6 +18,7 @@ use crate::again::openat;
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
+use crate::path::LONGEST_PATH;
 use crate::resolve::CAREFUL;
 use crate::stamp::{FileId, Kind, Stamp};
 
@@ -183,7 +184,9 @@ impl<'a> Walk<'a> {
 
     /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
     pub(crate) fn descend(&mut self, entry: &Entry) -> Result<Result<(), Errno>, ToolError> {
-        if self.levels.len() >= DEEPEST {
+        // What is deeper could not be named; only what takes a tree apart goes there.
+        let unnameable = self.ours == Ours::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
+        if self.levels.len() >= DEEPEST || unnameable {
             return Ok(Err(Errno::NAMETOOLONG));
         }
         match self.mount.resolver.open_child(self.directory()?, &entry.name) {

@@ -20,7 +20,7 @@ pub enum WorkspaceError {
     NoHome(String),
     #[error("the root of the file system cannot be a workspace; name a directory in it")]
     Root,
-    #[error("the home directory itself cannot be a workspace; name a directory in it")]
+    #[error("the home directory, or one that holds it, cannot be a workspace; name a directory in it")]
     Home,
     #[error("the workspace or a mount contains or lies in ringfence's own files, such as its config; choose another")]
     Ours,
@@ -50,7 +50,7 @@ fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
     if path.parent().is_none() {
         return Err(WorkspaceError::Root);
     }
-    if around.home.as_deref().is_some_and(|home| real(home) == path) {
+    if around.home.as_deref().is_some_and(|home| real(home).starts_with(path)) {
         return Err(WorkspaceError::Home);
     }
     if around.ours.iter().map(|ours| real(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours)) {

@@ -180,10 +180,12 @@ impl Host {
         let job = async move {
             // The semaphore is never closed, so this only ever waits.
             let permit = workers.acquire_owned().await.ok();
-            let job = spawn_blocking(move || {
+            let job = move || {
                 let _permit = permit;
                 guarded(&companion, &signal, || work(&companion, &signal))
-            });
+            };
+            // Where the system gives no more threads, this panics instead of failing.
+            let job = catch_unwind(AssertUnwindSafe(|| spawn_blocking(job))).ok()?;
             job.await.ok()
         };
         tokio::pin!(job);

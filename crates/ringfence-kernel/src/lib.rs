@@ -33,7 +33,7 @@ pub use limits::Limits;
 pub use policy::{Decision, Policy, Preset, Question, Verdict};
 pub use record::{AuditLost, AuditSink, Moment, Record, Unrecorded};
 pub use registry::{Catalog, Choice, NameTaken, NoSuchTool, Registry};
-pub use sensitive::{Sensitive, sensitivity};
+pub use sensitive::{Sensitivity, sensitivity};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Store, StoreLost};

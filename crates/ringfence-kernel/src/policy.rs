@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::sensitive::{Sensitive, sensitivity};
+use crate::sensitive::{Sensitivity, sensitivity};
 use crate::{Session, Touch, Verb};
 
 /// Decides about plans. Where it cannot decide, it asks.
@@ -82,25 +82,18 @@ impl Preset {
                 ),
             };
         }
-        let sensitive = touch.place.names().filter_map(sensitivity);
-        for sensitive in sensitive {
-            let asks = match sensitive {
-                Sensitive::Secret => matches!(touch.verb, Verb::Read | Verb::MoveAway | Verb::Delete | Verb::Overwrite),
-                Sensitive::Protected => touch.verb.changes(),
-            };
-            if asks {
-                return Verdict {
-                    decision: Decision::Ask,
-                    rule: match sensitive {
-                        Sensitive::Secret => "secret",
-                        Sensitive::Protected => "protected path",
-                    },
-                    reason: match sensitive {
-                        Sensitive::Secret => format!("`{shown}` may hold secrets"),
-                        Sensitive::Protected => format!("`{shown}` is a setting that other programs act on"),
-                    },
-                };
-            }
+        let Sensitivity { secret, protected } =
+            touch.place.names().map(sensitivity).fold(Sensitivity::default(), |all, one| Sensitivity {
+                secret: all.secret || one.secret,
+                protected: all.protected || one.protected,
+            });
+        if secret && matches!(touch.verb, Verb::Read | Verb::MoveAway | Verb::Delete | Verb::Overwrite) {
+            let reason = format!("`{shown}` may hold secrets");
+            return Verdict { decision: Decision::Ask, rule: "secret", reason };
+        }
+        if protected && touch.verb.changes() {
+            let reason = format!("`{shown}` is a setting that other programs act on");
+            return Verdict { decision: Decision::Ask, rule: "protected path", reason };
         }
         if self == Self::Ask && matches!(touch.verb, Verb::Overwrite | Verb::Delete) {
             return Verdict {

@@ -8,30 +8,32 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Why a name deserves a second look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sensitive {
+/// Why a name deserves a second look. It can be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sensitivity {
     /// Reading it gives away a key or a password.
-    Secret,
+    pub secret: bool,
     /// Changing it makes another program run or obey something.
-    Protected,
+    pub protected: bool,
+}
+
+impl Sensitivity {
+    pub fn is_any(self) -> bool {
+        self.secret || self.protected
+    }
 }
 
 /// What the name of a path, or of a directory above it, says about it.
-pub fn sensitivity(path: &str) -> Option<Sensitive> {
+pub fn sensitivity(path: &str) -> Sensitivity {
     static SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(SECRETS));
     static NO_SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(NO_SECRETS));
     static GUARDED: LazyLock<Rules> = LazyLock::new(|| Rules::new(PROTECTED));
-    let mut found = None;
+    let mut found = Sensitivity::default();
     let mut above = String::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let part = fold(part);
-        if SECRET.match_component(&above, &part) && !NO_SECRET.match_component(&above, &part) {
-            return Some(Sensitive::Secret);
-        }
-        if GUARDED.match_component(&above, &part) {
-            found = Some(Sensitive::Protected);
-        }
+        found.secret |= SECRET.match_component(&above, &part) && !NO_SECRET.match_component(&above, &part);
+        found.protected |= GUARDED.match_component(&above, &part);
         above = part;
     }
     found
@@ -91,16 +93,35 @@ const SECRETS: &[&str] = &[
 const NO_SECRETS: &[&str] = &[".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env"];
 
 const PROTECTED: &[&str] = &[
+    // Keys, tokens and hosts that other programs use: a new one is as bad as a changed one.
+    ".ssh",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".docker/config.json",
+    ".kube/config",
+    ".aws/credentials",
+    ".aws/config",
+    ".netrc",
+    // Other version control, and git's own settings.
+    ".hg",
+    ".svn",
+    ".gitconfig",
     // Git runs hooks, and its config can name programs to run.
     ".git",
     ".gitmodules",
     ".husky",
     ".pre-commit-config.yaml",
+    ".lefthook.yml",
+    "lefthook.yaml",
     "lefthook.yml",
     // CI runs with more rights than the agent has.
     ".github/workflows",
     ".github/actions",
     ".gitlab-ci.yml",
+    ".gitlab-ci.yaml",
+    "bitbucket-pipelines.yml",
     ".circleci",
     "jenkinsfile",
     ".travis.yml",
@@ -117,6 +138,8 @@ const PROTECTED: &[&str] = &[
     ".zed",
     ".nvim.lua",
     ".exrc",
+    ".gdbinit",
+    ".lldbinit",
     ".vimrc",
     ".dir-locals.el",
     ".devcontainer",
@@ -125,6 +148,9 @@ const PROTECTED: &[&str] = &[
     ".codex",
     ".cursor",
     ".cursorrules",
+    "claude.md",
+    "agents.md",
+    "gemini.md",
     ".gemini",
     ".goose",
     ".opencode",
@@ -143,6 +169,15 @@ const PROTECTED: &[&str] = &[
     ".profile",
     ".zshrc",
     ".zshenv",
+    ".zprofile",
+    ".zlogin",
+    ".bash_login",
+    ".bash_logout",
+    ".config/fish",
+    "mise.toml",
+    ".mise.toml",
+    ".tool-versions",
+    ".pnpmfile.cjs",
     ".cargo/config.toml",
     ".cargo/config",
     // Ours.
@@ -203,22 +238,25 @@ fn is_ignorable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Sensitive, sensitivity};
+    use super::{Sensitivity, sensitivity};
+
+    const NONE: Sensitivity = Sensitivity { secret: false, protected: false };
+    const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
+    const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
+    const BOTH: Sensitivity = Sensitivity { secret: true, protected: true };
 
     #[track_caller]
-    fn check(path: &str, expected: Option<Sensitive>) {
+    fn check(path: &str, expected: Sensitivity) {
         assert_eq!(sensitivity(path), expected, "{path:?}");
     }
 
     #[test]
     fn secrets_are_known_by_name() {
-        for path in
-            [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", ".ssh/known_hosts", ".aws/credentials"]
-        {
-            check(path, Some(Sensitive::Secret));
+        for path in [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
+            check(path, SECRET);
         }
         for path in [".env.example", "environment.md", "src/key.rs", "aws/credentials", "monkey"] {
-            check(path, None);
+            check(path, NONE);
         }
     }
 
@@ -231,10 +269,10 @@ mod tests {
             ".vscode/tasks.json",
             "ringfence.toml",
         ] {
-            check(path, Some(Sensitive::Protected));
+            check(path, PROTECTED);
         }
         for path in [".github/ISSUE_TEMPLATE.md", "git/hooks", ".gitignore", "README.md"] {
-            check(path, None);
+            check(path, NONE);
         }
     }
 
@@ -243,10 +281,19 @@ mod tests {
         for path in
             [".GIT/config", ".g\u{200c}it/config", "\u{200b}.git/config", ".git./hooks", "./.git//hooks", ".vſcode/x"]
         {
-            check(path, Some(Sensitive::Protected));
+            check(path, PROTECTED);
         }
         for path in [".ENV", ".e\u{feff}nv", "\u{212a}eys/ID_RSA"] {
-            check(path, Some(Sensitive::Secret));
+            check(path, SECRET);
+        }
+    }
+
+    #[test]
+    fn one_reason_does_not_hide_the_other() {
+        for path in
+            [".ssh/config", ".npmrc", "x.env/.git/hooks/pre-commit", ".git/x.key", ".vscode/a.env", ".aws/credentials"]
+        {
+            check(path, BOTH);
         }
     }
 }

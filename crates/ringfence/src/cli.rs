@@ -153,6 +153,8 @@ enum Failure {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    // What is printed of a bug of ours names no file of the machine that it was built on.
+    std::panic::set_hook(Box::new(|_| complain("internal error: this should not have happened")));
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
@@ -301,7 +303,7 @@ fn first_sentence(text: &str) -> String {
 
 fn standard_input(most: u64) -> Result<String, Failure> {
     let mut text = String::new();
-    std::io::stdin().lock().take(most + 1).read_to_string(&mut text).map_err(Failure::Input)?;
+    std::io::stdin().lock().take(most.saturating_add(1)).read_to_string(&mut text).map_err(Failure::Input)?;
     if text.len() as u64 > most {
         return Err(Failure::TooMuchInput(most));
     }

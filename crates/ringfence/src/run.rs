@@ -2,6 +2,7 @@
 //!
 //! A run belongs to a project, and its state is a directory of its own below ours. It is reached as `@state`.
 
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,7 +21,7 @@ pub enum RunError {
     #[error("there is a run `{0}` of this project already")]
     Taken(String),
     #[error("the directory of the run cannot be made")]
-    Make(#[source] std::io::Error),
+    Make(#[source] io::Error),
 }
 
 /// The state directory of a run that exists.
@@ -38,10 +39,18 @@ pub fn new_run(state: &Path, project: &Path, run: Option<&str>) -> Result<String
         None => format!("{}-{:04x}", now.replace([':', '-'], "").to_lowercase(), std::process::id() & 0xffff),
     };
     let directory = directory_of(state, project, &run)?;
-    if directory.exists() {
-        return Err(RunError::Taken(run));
-    }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("logs")).map_err(RunError::Make)?;
+    let private = || {
+        let mut private = std::fs::DirBuilder::new();
+        private.mode(0o700);
+        private
+    };
+    private().recursive(true).create(directory.parent().unwrap_or(&directory)).map_err(RunError::Make)?;
+    // Two who want the same id at once do not both get it.
+    private().create(&directory).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => RunError::Taken(run.clone()),
+        _ => RunError::Make(error),
+    })?;
+    private().create(directory.join("logs")).map_err(RunError::Make)?;
     let text = format!(
         "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: \"\"\n\
          stepsCompleted: []\nvariables: {{}}\ndecisionLog: []\nartifacts: []\nupdatedAt: \"{now}\"\n---\n"

@@ -1,6 +1,7 @@
 //! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use ringfence_fs::{
@@ -15,6 +16,9 @@ use ringfence_kernel::{
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::{Both, LogLines};
 use crate::run::{RunError, new_run, run_state};
+
+/// A log is a file: not a link to elsewhere, and not a pipe that nobody reads. (`O_NOFOLLOW` and `O_NONBLOCK`.)
+const UNSURPRISING: i32 = ringfence_fs::PLAIN_FILE_FLAGS;
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -133,7 +137,12 @@ fn audit(settings: &Settings) -> Result<Box<dyn AuditSink>, WireError> {
         LogTo::Nowhere => Box::new(chain),
         LogTo::StandardError => Box::new(Both(chain, LogLines::new(Box::new(std::io::stderr())))),
         LogTo::File(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path).map_err(WireError::Log)?;
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .custom_flags(UNSURPRISING)
+                .open(path)
+                .map_err(WireError::Log)?;
             Box::new(Both(chain, LogLines::new(Box::new(file))))
         }
     })

@@ -18,7 +18,7 @@ use crate::Fence;
 use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::{fault, unsynced};
-use crate::locks::{Held, Intent};
+use crate::locks::{Held, Intent, Tree};
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -125,10 +125,11 @@ impl Tool for AppendFile {
 
 fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>) -> Result<Written, ToolError> {
     let parent = slot.base();
+    let place = slot.hold_place(Tree::Shared, ticket.context())?;
     let (held, old) = take(slot, parent, ticket.context())?;
     let Some(old) = old else {
         check_unmoved(slot, seen, None, ticket)?;
-        drop(held);
+        drop((held, place));
         return replace(slot, None, ticket, |_| Ok(Body::Bytes(content.to_vec())));
     };
     check_unmoved(slot, seen, Some(old.stamp), ticket)?;
@@ -137,7 +138,7 @@ fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>)
         return append_in_place(slot, parent, &held, &old, content, ticket);
     }
     // The other names of this file may be outside: they keep what they had.
-    drop(held);
+    drop((held, place));
     replace(slot, seen, ticket, |old| {
         let Some(old) = old else { return Ok(Body::Bytes(content.to_vec())) };
         check_grown_size(slot, old, content, ticket.context())?;

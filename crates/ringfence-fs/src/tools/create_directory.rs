@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::again::fsync;
 use crate::fault::{fault, unsynced};
+use crate::locks::Tree;
 use crate::mount::Durability;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};
 use crate::stamp::Kind;
@@ -97,6 +98,7 @@ impl Tool for CreateDirectory {
 
 /// Makes a directory with those above it. False if somebody else was faster.
 fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
+    let _place = slot.hold_place(Tree::Shared, ticket.context())?;
     let made = slot.make_parents(ticket.context())?;
     let parent = made.parent.as_fd();
     check_directory_writable(parent, &slot.shown)?;

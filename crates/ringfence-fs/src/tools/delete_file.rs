@@ -1,17 +1,17 @@
 //! `delete_file`: a file, a link or a directory goes away.
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch, Verb,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Manifest, sensitive_below, survey, touches_below};
+use super::manifest::{Class, Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
 use crate::again::fsync;
 use crate::fault::{fault, unsynced};
-use crate::locks::Intent;
+use crate::locks::{Intent, Tree};
 use crate::missing;
 use crate::mount::Durability;
 use crate::recover::recover;
@@ -52,6 +52,9 @@ struct Outcome {
     deleted: Vec<String>,
     /// How many files, links and directories were deleted in all.
     count: u64,
+    /// True when a part could not be removed and is kept aside, out of sight.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    leftover: bool,
     /// The id of this change.
     change: String,
 }
@@ -69,7 +72,13 @@ impl Tool for DeleteFile {
             Kind::Directory => {
                 let directory = slot.mount.resolver.open_child(slot.base(), &slot.name);
                 let directory = directory.map_err(|errno| missing::explain(&spot, errno))?;
-                Some(survey(&slot.mount, directory, &slot.shown, |path| sensitive_below(&place, path), cx)?)
+                Some(survey(
+                    &slot.mount,
+                    directory,
+                    &slot.shown,
+                    |path| (sensitive_below(&place, path), Sensitivity::default()),
+                    cx,
+                )?)
             }
             _ => None,
         };
@@ -114,6 +123,7 @@ impl Tool for DeleteFile {
         let cx = ticket.context();
         let parent = slot.base();
         let fail = |errno| fault(errno, &slot.shown);
+        let _place = slot.hold_place(Tree::Shared, cx)?;
         check_directory_writable(parent, &slot.shown)?;
         let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
         if let Some(intent) = left {
@@ -131,7 +141,8 @@ impl Tool for DeleteFile {
         rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
         let synced = directory.map_or(Ok(()), fsync).map_err(|errno| unsynced(errno, &slot.shown));
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
-        if purge(&slot.mount, parent, &away, cx).is_ok() {
+        let leftover = purge(&slot.mount, parent, &away, cx).is_err();
+        if !leftover {
             held.settle();
         }
         synced?;
@@ -139,7 +150,12 @@ impl Tool for DeleteFile {
         let deleted: Vec<String> = std::iter::once(slot.shown.clone()).chain(below).collect();
         let most = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
         let count = 1 + manifest.as_ref().map_or(0, |manifest| manifest.entries);
-        Ok(Outcome { deleted: deleted.into_iter().take(most).collect(), count, change: ticket.change().to_owned() })
+        Ok(Outcome {
+            deleted: deleted.into_iter().take(most).collect(),
+            count,
+            leftover,
+            change: ticket.change().to_owned(),
+        })
     }
 }
 
@@ -156,7 +172,7 @@ fn check_same(slot: &Slot, seen: &Stamp, manifest: Option<&Manifest>, ticket: &T
     if let (Some(manifest), true) = (manifest, ticket.approved()) {
         let directory =
             slot.mount.resolver.open_child(slot.base(), &slot.name).map_err(|errno| fault(errno, &slot.shown))?;
-        let now = survey(&slot.mount, directory, &slot.shown, |_| false, ticket.context())?;
+        let now = survey(&slot.mount, directory, &slot.shown, |_| Class::default(), ticket.context())?;
         if now.digest != manifest.digest {
             return Err(changed());
         }

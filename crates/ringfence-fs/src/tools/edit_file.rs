@@ -277,24 +277,39 @@ fn not_found(text: &str, edit: &Edit, shown: &str) -> ToolError {
     if !crlf && edit.old.contains("\r\n") && text.contains(&edit.old.replace("\r\n", "\n")) {
         return error.hint("the file ends its lines in LF, not CRLF");
     }
-    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let wanted = squeezed(edit.old.lines().find(|line| !line.trim().is_empty()).unwrap_or(&edit.old));
-    let near = |matches: &dyn Fn(&str) -> bool| text.lines().position(|line| matches(&squeezed(line)));
-    if wanted.is_empty() {
-        return error;
-    }
-    if let Some(line) = near(&|line| line == wanted || (wanted.len() > 8 && line.contains(&wanted))) {
-        return error
-            .hint(&format!("line {} is alike but for white space or what follows it; read it again", line + 1));
-    }
-    if let Some(line) = near(&|line| line.to_lowercase() == wanted.to_lowercase()) {
-        return error.hint(&format!("line {} is alike but for letter case", line + 1));
+    if let Some(hint) = near_line(text, &edit.old) {
+        return error.hint(&hint);
     }
     if !edit.old.is_ascii() {
         return error
             .hint("letters with accents can be written in two ways that look the same; copy the text from read_file");
     }
     error.hint("read the file again and copy the text exactly")
+}
+
+/// A line that is nearly the first one of the text that was not found. Looked for only as far as it is quickly done.
+fn near_line(text: &str, old: &str) -> Option<String> {
+    const LONGEST_WANTED: usize = 1000;
+    const MOST_LINES: usize = 100_000;
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = old.lines().find(|line| !line.trim().is_empty())?;
+    if first.len() > LONGEST_WANTED {
+        return None;
+    }
+    let wanted = squeezed(first);
+    let lower = wanted.to_lowercase();
+    let near = |matches: &dyn Fn(&str) -> bool| {
+        let lines = text.lines().take(MOST_LINES).enumerate().filter(|(_, line)| line.len() <= 2 * LONGEST_WANTED);
+        lines
+            .map(|(number, line)| (number + 1, squeezed(line)))
+            .find(|(_, line)| matches(line))
+            .map(|(number, _)| number)
+    };
+    if let Some(line) = near(&|line| line == wanted || (wanted.len() > 8 && line.contains(&wanted))) {
+        return Some(format!("line {line} is alike but for white space or what follows it; read it again"));
+    }
+    let line = near(&|line| line.to_lowercase() == lower)?;
+    Some(format!("line {line} is alike but for letter case"))
 }
 
 fn line_of(text: &str, at: usize) -> usize {

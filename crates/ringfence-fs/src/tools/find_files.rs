@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 
-use globset::GlobMatcher;
+use globset::GlobSet;
 use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ struct StandardArgs {
 struct Args {
     path: String,
     pattern: String,
-    matcher: GlobMatcher,
+    matcher: GlobSet,
     most: Option<u64>,
 }
 
@@ -47,11 +47,11 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         let StandardArgs { path, glob, max_results: most } = args;
-        let glob = super::glob(&glob)?;
+        let matcher = super::glob(&glob)?;
         if most == Some(0) {
             return Err(ToolError::invalid("maxResults", "must be at least 1"));
         }
-        Ok(Self { path, pattern: glob.to_string(), matcher: glob.compile_matcher(), most })
+        Ok(Self { path, pattern: glob, matcher, most })
     }
 }
 
@@ -94,6 +94,7 @@ impl Tool for FindFiles {
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0 };
+        let mut left = cx.limits.list_bytes;
         let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
         while let Some(step) = walk.next()? {
             let Step::Entry(entry) = step else { continue };
@@ -101,11 +102,13 @@ impl Tool for FindFiles {
             let path = walk.path_of(&entry.name);
             let is_directory = walk.is_directory(&entry)?;
             if args.matcher.is_match(std::ffi::OsStr::from_bytes(&path)) {
-                if outcome.paths.len() as u64 == most {
+                let shown = format!("{}{}", show(&path), if is_directory { "/" } else { "" });
+                if outcome.paths.len() as u64 == most || shown.len() as u64 > left {
                     outcome.truncated = true;
                     break;
                 }
-                outcome.paths.push(format!("{}{}", show(&path), if is_directory { "/" } else { "" }));
+                left -= shown.len() as u64;
+                outcome.paths.push(shown);
             }
             if is_directory && entry.name != b".git" {
                 // What may not be entered is passed over: there is nothing in it that could be named.

@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{
-    Context, Face, NameTaken, Pace, Plan, Preview, Registry, Sensitive, Ticket, Tool, ToolError, Touch, Verb,
-    sensitivity,
+    Context, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb, sensitivity,
 };
 use rustix::fs::readlinkat;
 use rustix::io::Errno;
@@ -94,7 +93,7 @@ impl Tool for GetFileInfo {
             return Err(fault(Errno::NOTDIR, &spot.shown));
         }
         let place = spot.place(resolved);
-        let secret = place.names().any(|name| sensitivity(name) == Some(Sensitive::Secret));
+        let secret = place.names().any(|name| sensitivity(name).secret);
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work { spot, parent, stamp, secret } })
     }
 

@@ -238,6 +238,7 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
 fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
     let Work { spot, directory, hidden, .. } = work;
     let mut outcome = Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0 };
+    let mut left = cx.limits.list_bytes;
     let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
     while let Some(step) = walk.next()? {
         let Step::Entry(entry) = step else { continue };
@@ -245,9 +246,13 @@ fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
             continue;
         }
         outcome.total += 1;
-        if (outcome.entries.len() as u64) < cx.limits.list_entries {
+        if (outcome.entries.len() as u64) < cx.limits.list_entries && left > 0 {
             match walk.look(&entry)? {
-                Some(stamp) => outcome.entries.push((show(&walk.path_of(&entry.name)), stamp)),
+                Some(stamp) => {
+                    let name = show(&walk.path_of(&entry.name));
+                    left = left.saturating_sub(name.len() as u64);
+                    outcome.entries.push((name, stamp));
+                }
                 None => outcome.total -= 1,
             }
         }

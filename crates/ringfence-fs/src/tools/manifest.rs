@@ -1,9 +1,9 @@
 //! What is in a directory that is about to go or to move: for the person who is asked, and for the policy.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{Context, ErrorKind, Place, ToolError, Touch, Verb, sensitivity};
+use ringfence_kernel::{Context, ErrorKind, Place, Sensitivity, ToolError, Touch, Verb, sensitivity};
 use rustix::fs::{Access, AtFlags, accessat, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -12,10 +12,9 @@ use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::mount::Mount;
 use crate::name::show;
-use crate::stamp::Kind;
-use crate::walk::{Step, Walk};
+use crate::walk::{Ours, Step, Walk};
 
-/// One sensitive entry is enough to be asked; naming more than these helps nobody.
+/// One sensitive entry of a kind is enough to be asked; naming more than these of each helps nobody.
 const MOST_SENSITIVE: usize = 100;
 
 /// Everything below a directory.
@@ -27,18 +26,21 @@ pub(super) struct Manifest {
     pub(super) names: Vec<String>,
     /// A directory that has entries and lets none of them go; empty for the directory itself.
     pub(super) locked: Option<String>,
-    /// Paths of which `is_sensitive` said so.
+    /// Paths with a name that the policy wants to know about, some of every kind.
     pub(super) sensitive: Vec<String>,
     /// Another one means that something was added, removed or changed.
     pub(super) digest: Digest,
 }
+
+/// What the names of an entry say about it: the one that it has, and the one that it is to have.
+pub(super) type Class = (Sensitivity, Sensitivity);
 
 /// Looks at everything below `start`. Something mounted in there is an error: it can neither go nor move along.
 pub(super) fn survey(
     mount: &Mount,
     start: OwnedFd,
     shown: &str,
-    is_sensitive: impl Fn(&str) -> bool,
+    classify: impl Fn(&str) -> Class,
     cx: &Context<'_>,
 ) -> Result<Manifest, ToolError> {
     let mut manifest = Manifest {
@@ -50,36 +52,45 @@ pub(super) fn survey(
         digest: Digest::of(b""),
     };
     let mut hasher = Hasher::default();
-    let mut closed: HashSet<Vec<u8>> = HashSet::new();
-    if is_closed(start.as_fd(), c".").map_err(|errno| fault(errno, shown))? {
-        closed.insert(Vec::new());
-    }
-    let mut walk = Walk::new(mount, start, shown, cx)?;
+    let mut left = cx.limits.list_bytes;
+    let mut kinds: HashMap<Class, usize> = HashMap::new();
+    // For each directory from the start to the current one, whether it lets nothing go.
+    let mut closed = vec![is_closed(start.as_fd(), c".").map_err(|errno| fault(errno, shown))?];
+    // What we are writing there at this moment is seen too: a directory is not moved from under it.
+    let mut walk = Walk::seeing(Ours::Seen, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
-        let Step::Entry(entry) = step else { continue };
+        let entry = match step {
+            Step::Entry(entry) => entry,
+            Step::Left(_) => {
+                closed.pop();
+                continue;
+            }
+        };
         let Some(stamp) = walk.look(&entry)? else { continue };
         let path = walk.path_of(&entry.name);
         hasher.update(format!("{}\0{:?}\0{}\0{}\0", stamp.id.inode, stamp.kind, stamp.size, stamp.modified).as_bytes());
         hasher.update(&path);
-        let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
-        if manifest.locked.is_none() && closed.contains(above) {
+        if manifest.locked.is_none() && closed.last() == Some(&true) {
+            let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
             manifest.locked = Some(show(above));
-        }
-        if stamp.kind == Kind::Directory
-            && is_closed(walk.directory()?, entry.name.as_slice()).map_err(|errno| fault(errno, shown))?
-        {
-            closed.insert(path.clone());
         }
         let path = show(&path);
         manifest.entries += 1;
         manifest.bytes = manifest.bytes.saturating_add(stamp.size);
-        if manifest.sensitive.len() < MOST_SENSITIVE && is_sensitive(&path) {
-            manifest.sensitive.push(path.clone());
+        let class = classify(&path);
+        if class != Class::default() {
+            let seen = kinds.entry(class).or_default();
+            *seen += 1;
+            if *seen <= MOST_SENSITIVE {
+                manifest.sensitive.push(path.clone());
+            }
         }
-        if (manifest.names.len() as u64) < cx.limits.delete_names {
+        if (manifest.names.len() as u64) < cx.limits.delete_names && path.len() as u64 <= left {
+            left -= path.len() as u64;
             manifest.names.push(path);
         }
         if walk.is_directory(&entry)? {
+            closed.push(is_closed(walk.directory()?, entry.name.as_slice()).map_err(|errno| fault(errno, shown))?);
             walk.descend(&entry)?.map_err(|errno| match errno {
                 Errno::XDEV => {
                     ToolError::new(ErrorKind::WrongType, format!("`{shown}` has another file system mounted in it"))
@@ -119,12 +130,17 @@ pub(super) fn touches_below(place: &Place, paths: &[String], verb: Verb) -> Vec<
     paths.iter().map(touch).collect()
 }
 
-/// Whether an entry below `place` has a name that the policy wants to know about.
+/// What the policy wants to know about the name of an entry below `place`.
 ///
 /// Only its last names are looked at: the directories above it were entries themselves, and in a deep tree the
 /// whole path of every entry would be a great deal to look at.
-pub(super) fn sensitive_below(place: &Place, path: &str) -> bool {
-    place.names().any(|directory| sensitivity(last_names(&format!("{directory}/{path}"))).is_some())
+pub(super) fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
+    let mut found = Sensitivity::default();
+    for directory in place.names() {
+        let here = sensitivity(last_names(&format!("{directory}/{path}")));
+        found = Sensitivity { secret: found.secret || here.secret, protected: found.protected || here.protected };
+    }
+    found
 }
 
 /// As many names as the longest rule about sensitive ones has, and one more.

@@ -16,7 +16,7 @@ mod write_file;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use globset::{Glob, GlobBuilder};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ringfence_kernel::{ErrorKind, NameTaken, Registry, Ticket, ToolError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
 }
 
 /// A pattern for paths below a directory. Without a slash it is for names, at any depth.
-fn glob(pattern: &str) -> Result<Glob, ToolError> {
+fn glob(pattern: &str) -> Result<GlobSet, ToolError> {
     const LONGEST: usize = 1024;
     let refuse = |problem: &str| Err(ToolError::invalid("glob", problem));
     if pattern.is_empty() {
@@ -115,10 +115,15 @@ fn glob(pattern: &str) -> Result<Glob, ToolError> {
     if pattern.len() > LONGEST {
         return refuse("must not have more than 1024 bytes");
     }
+    if pattern.matches('{').count() > 10 {
+        return refuse("must not have more than 10 `{`");
+    }
     if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
         return refuse("must be relative to path and without `..`");
     }
     let pattern = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
-    built.or_else(|error| refuse(&format!("is not a pattern: {}", error.kind())))
+    // A set is built by a step that can say no; a single matcher is not.
+    let set = built.and_then(|glob| GlobSetBuilder::new().add(glob).build());
+    set.or_else(|error| refuse(&format!("is not a pattern: {}", error.kind())))
 }

@@ -1,24 +1,25 @@
 //! `move_file`: another name, or another directory, for what is there.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{AtFlags, RenameFlags, renameat, unlinkat};
+use rustix::fs::{AtFlags, OFlags, RenameFlags, renameat, unlinkat};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Manifest, sensitive_below, survey, touches_below};
+use super::manifest::{Class, Manifest, sensitive_below, survey, touches_below};
 use crate::Fence;
 use crate::again::{fsync, renameat_with};
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::locks::{Intent, Place};
-use crate::missing;
+use crate::locks::{Intent, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
+use crate::path::GuestPath;
 use crate::recover::recover;
+use crate::resolve::CAREFUL;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
 use crate::stamp::{FileId, Kind, Stamp};
 
@@ -86,11 +87,13 @@ impl Tool for MoveFile {
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
         ];
         let mut manifest = None;
-        if seen.kind == Kind::Directory {
-            let directory = from.mount.resolver.open_child(from.base(), &from.name);
-            let directory = directory.map_err(|errno| missing::explain(&source, errno))?;
-            let is_sensitive = |path: &str| sensitive_below(&away, path) || sensitive_below(&there, path);
-            let found = survey(&from.mount, directory, &from.shown, is_sensitive, cx)?;
+        // A link to a directory gives what is in there another name too.
+        let leads_to_directory =
+            || from.mount.lookup(&source.path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient);
+        if seen.kind == Kind::Directory || (seen.kind == Kind::Link && leads_to_directory().is_ok()) {
+            let directory = open_tree(&from, &seen)?;
+            let classify = |path: &str| (sensitive_below(&away, path), sensitive_below(&there, path));
+            let found = survey(&from.mount, directory, &from.shown, classify, cx)?;
             touches.extend(touches_below(&away, &found.sensitive, Verb::MoveAway));
             touches.extend(touches_below(&there, &found.sensitive, Verb::Create));
             manifest = Some(found);
@@ -113,6 +116,10 @@ impl Tool for MoveFile {
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { from, to, seen, target, .. } = &work;
+        // A directory takes what is in it along: nothing may come to be in there while it moves.
+        let tree = if work.manifest.is_some() { Tree::Alone } else { Tree::Shared };
+        let _place = from.hold_place(tree, ticket.context())?;
+        to.check_place()?;
         check_directory_writable(from.base(), &from.shown)?;
         check_directory_writable(to.base(), &to.shown)?;
         let held = from.mount.locks.hold_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
@@ -151,6 +158,19 @@ impl Tool for MoveFile {
             change: ticket.change().to_owned(),
         })
     }
+}
+
+/// The directory that moves, or that the link leads to which moves.
+fn open_tree(from: &Slot, seen: &Stamp) -> Result<OwnedFd, ToolError> {
+    let opened = match seen.kind {
+        Kind::Link => {
+            let path = GuestPath::real(&from.path());
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+            from.mount.lookup(&path, flags, Pace::Patient).map(|opened| opened.fd).and_then(|fd| listing(fd.as_fd()))
+        }
+        _ => from.mount.resolver.open_child(from.base(), &from.name),
+    };
+    opened.map_err(|errno| fault(errno, &from.shown))
 }
 
 fn check_target(
@@ -196,10 +216,12 @@ fn check_unmoved(work: &Work, ticket: &Ticket<'_>) -> Result<(), ToolError> {
     if differs(to.look()?, target.as_ref()) {
         return Err(changed(&to.shown));
     }
-    if let (Some(manifest), true) = (manifest, ticket.approved()) {
-        let directory = from.mount.resolver.open_child(from.base(), &from.name);
-        let directory = directory.map_err(|errno| fault(errno, &from.shown))?;
-        if survey(&from.mount, directory, &from.shown, |_| false, ticket.context())?.digest != manifest.digest {
+    // The policy judged what was in there, so that is what moves.
+    if let Some(manifest) = manifest {
+        let directory = open_tree(from, seen)?;
+        if survey(&from.mount, directory, &from.shown, |_| Class::default(), ticket.context())?.digest
+            != manifest.digest
+        {
             return Err(changed(&from.shown));
         }
     }

@@ -104,11 +104,7 @@ impl TryFrom<StandardArgs> for Args {
             hidden: if args.include_ignored { Hidden::Searched } else { Hidden::LeftOut },
             ignore_files: !args.include_ignored,
             never: &[".git"],
-            only: args
-                .glob
-                .as_deref()
-                .map(|pattern| Ok::<_, ToolError>(glob(pattern)?.compile_matcher()))
-                .transpose()?,
+            only: args.glob.as_deref().map(glob).transpose()?,
         };
         let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
         let lines = Around { before: args.before, after: args.after, most: args.max_matches };
@@ -347,7 +343,13 @@ fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher
         return Err(ToolError::invalid("pattern", "must not contain a newline: lines are matched one by one"));
     }
     let mut builder = RegexMatcherBuilder::new();
-    builder.case_insensitive(ignore_case).multi_line(true).crlf(true).fixed_strings(!regex).size_limit(10 << 20);
+    builder
+        .case_insensitive(ignore_case)
+        .multi_line(true)
+        .crlf(true)
+        .fixed_strings(!regex)
+        .size_limit(1 << 20)
+        .dfa_size_limit(8 << 20);
     builder.build(pattern).map_err(|error| {
         let said = error.to_string();
         let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");

@@ -67,6 +67,7 @@ max_append_bytes = 6
 max_appended_file_bytes = 7
 max_copy_bytes = 8
 max_list_entries = 9
+max_list_bytes = 17
 max_find_results = 10
 max_search_matches = 15
 max_search_bytes = 16
@@ -93,7 +94,7 @@ fn every_key_as_json() -> String {
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
             "max_edit_bytes": 5, "max_append_bytes": 6, "max_appended_file_bytes": 7, "max_copy_bytes": 8,
-            "max_list_entries": 9, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
+            "max_list_entries": 9, "max_list_bytes": 17, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
             "max_delete_names": 11, "max_walk_entries": 12,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
@@ -123,6 +124,7 @@ fn check_every_key(settings: &Settings) {
         appended_file_bytes: 7,
         copy_bytes: 8,
         list_entries: 9,
+        list_bytes: 17,
         find_results: 10,
         search_matches: 15,
         search_bytes: 16,
@@ -463,16 +465,16 @@ fn a_directory_that_cannot_be_a_workspace_is_refused() {
     let cases = [
         ("/".to_owned(), "root of the file system"),
         ("/tmp/..".to_owned(), "root of the file system"),
-        ("~".to_owned(), "home directory itself"),
-        ("~/".to_owned(), "home directory itself"),
-        (at(&site.home), "home directory itself"),
-        (at(&site.root().join("link-home")), "home directory itself"),
+        ("~".to_owned(), "home directory"),
+        ("~/".to_owned(), "home directory"),
+        (at(&site.home), "home directory"),
+        (at(&site.root().join("link-home")), "home directory"),
         (at(&site.config.join("ringfence")), "ringfence's own"),
         (at(&site.config.join("ringfence/below")), "ringfence's own"),
         (at(&site.config), "ringfence's own"),
         (at(&site.state), "ringfence's own"),
         (at(&site.state.join("locks")), "ringfence's own"),
-        (at(site.root()), "ringfence's own"),
+        (at(site.root()), "home directory"),
         (at(&site.root().join("link-state")), "ringfence's own"),
         (at(&site.root().join("file")), "cannot be made"),
         (at(&site.root().join("file/below")), "cannot be made"),
