@@ -14,6 +14,7 @@ mod attacks;
 mod audit;
 mod basics;
 mod blocked;
+mod found;
 mod model;
 mod races;
 mod search;

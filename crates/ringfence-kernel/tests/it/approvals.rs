@@ -65,6 +65,13 @@ async fn a_change_to_the_same_or_a_narrower_target_is_covered_and_said() {
 }
 
 #[tokio::test]
+async fn a_target_that_changed_while_somebody_changed_the_arguments_is_a_conflict() {
+    let road = Setup::answering([change(json!({"path": "ask/moving"}))]).road();
+    assert_error(&road.call(&json!({"path": "ask/moving"})).await, ErrorKind::Conflict);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Conflict ask/moving".to_owned()], 0));
+}
+
+#[tokio::test]
 async fn a_change_to_another_target_is_asked_about_again() {
     for other in ["task", "ask2", "as/ask", "asking/below"] {
         let road = Setup::answering([change(json!({"path": other})), no()]).road();

@@ -91,7 +91,13 @@ impl<const QUICK: bool> Tool for Scripted<QUICK> {
     }
 
     fn preview(&self, work: &Args) -> Preview {
-        Preview { text: format!("act on `{}`", work.path), fingerprint: work.path.clone() }
+        // What is called so is something else at every look.
+        static LOOKS: AtomicUsize = AtomicUsize::new(0);
+        let fingerprint = match work.path.strip_suffix("moving") {
+            Some(above) => format!("{above}{}", LOOKS.fetch_add(1, Ordering::SeqCst)),
+            None => work.path.clone(),
+        };
+        Preview { text: format!("act on `{}`", work.path), fingerprint }
     }
 
     fn run(&self, work: Args, ticket: &Ticket<'_>) -> Result<Did, ToolError> {

@@ -40,6 +40,23 @@ fn every_call_leaves_a_trace_and_the_trace_says_no_contents() {
 }
 
 #[test]
+fn a_call_has_one_beginning_and_its_tool_one_name() {
+    let site = Site::new();
+    site.write("large", "x".repeat(300 << 10));
+    site.call("read_file", &json!({"path": "large"})).value();
+    site.call("read_file", &json!({"path": "large", "startLine": 1, "endLine": 1})).value();
+    let said = site.run(&["call", "fs-list", r#"{"path":"@project"}"#, "--dialect", "crewagent"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let records = records(&site);
+    let of =
+        |record: &Value| format!("{} {}", record["moment"].as_str().unwrap(), record["tool"].as_str().unwrap_or(""));
+    let lines: Vec<String> = records.iter().skip(1).map(of).collect();
+    let expected =
+        ["begin read_file", "end read_file", "begin read_file", "end read_file", "begin fs.list", "end fs.list"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a_cut() {
     let site = Site::new();
     site.call("list_directory", &json!({"path": "."})).value();

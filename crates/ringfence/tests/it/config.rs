@@ -202,6 +202,32 @@ fn an_agent_can_only_tighten_what_the_policy_allows() {
 }
 
 #[test]
+fn the_stricter_word_holds_whoever_said_it() {
+    let read_only = Flags { preset: Some(Preset::ReadOnly), ..Flags::default() };
+    let layers = Layers::new();
+    layers.write("managed/config.toml", "preset = \"edits\"");
+    assert_eq!(layers.load(&read_only).unwrap().preset, Preset::ReadOnly);
+    layers.write("config/config.toml", "preset = \"ask\"");
+    assert_eq!(layers.load(&Flags::default()).unwrap().preset, Preset::Ask);
+}
+
+#[test]
+fn a_table_about_files_never_loosens_a_limit_that_was_set() {
+    let layers = Layers::new();
+    let crew = Flags { dialect: Some(Dialect::Crewagent), ..Flags::default() };
+    layers.write("managed/config.toml", "limits.max_read_bytes = 10");
+    layers.write("config/config.toml", "policy.fs = {}");
+    assert_eq!(layers.load(&crew).unwrap().limits.read_bytes, 10);
+    layers.write("config/config.toml", "agents.defaults.tools.fs.maxReadBytes = 5");
+    assert_eq!(layers.load(&crew).unwrap().limits.read_bytes, 5);
+    layers.write("config/config.toml", "agents.defaults.tools.fs.enabled = false");
+    assert_eq!(layers.load(&crew).unwrap().tools.allow, Some([].into()));
+    layers.write("config/config.toml", "agents.writer.workspace = \"elsewhere\"");
+    let error = layers.load(&crew).unwrap_err().to_string();
+    assert!(error.contains("agents.writer") && error.contains("workspace"), "{error}");
+}
+
+#[test]
 fn nothing_said_is_the_default() {
     let layers = Layers::new();
     let settings = layers.load(&Flags::default()).unwrap();

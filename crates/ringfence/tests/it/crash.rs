@@ -335,8 +335,15 @@ fn a_file_that_got_a_part_of_what_was_appended_goes_back_to_what_it_was() {
     }
     let arguments = json!({"path": "log.txt", "content": "second line\n"});
     // Killed when the note is made and nothing is added; then as much is added as a kill half way would leave.
-    let cases =
-        [("", "first\n"), ("s", "first\n"), ("second lin", "first\n"), ("second line\n", "first\nsecond line\n")];
+    // Or somebody else adds something, which stays.
+    let cases = [
+        ("", "first\n"),
+        ("s", "first\n"),
+        ("second lin", "first\n"),
+        ("second line\n", "first\nsecond line\n"),
+        ("other", "first\nother"),
+        ("secother", "first\nsecother"),
+    ];
     for (part, expected) in cases {
         let site = Site::in_memory();
         site.write("log.txt", "first\n");
