@@ -2,16 +2,18 @@
 //!
 //! They install nothing that cargo does not.
 
+mod bench_search;
 #[cfg(test)]
 mod tidy;
 
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…]
+const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench search [DIR]
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
-  bench        what the fence costs; PART is read, write, list or large";
+  bench        what the fence costs; PART is read, write, list or large
+  bench search our search and ripgrep's on the same tree";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -21,6 +23,8 @@ fn main() -> ExitCode {
         ["test", "--full"] => {
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
+        ["bench", "search"] => bench_search::run(None),
+        ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
 
-/// No settings are longer than this.
+/// No workspace's settings are longer than this.
 pub const LONGEST_FILE: u64 = 1 << 20;
 
 /// What the environment says about this user and machine.

@@ -1,0 +1,114 @@
+//! `cargo xtask bench search`: our search and ripgrep's, on the same tree, in one interleaved run.
+//!
+//! Both are started as programs, read the same files by the same ignore rules, and give matches in the order of paths
+//! with a line before and after. The tree is the source of the crates that cargo has fetched, or one that is named.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 15;
+
+/// Patterns with fewer matches than our tool returns at most, so that neither stops early.
+const PATTERNS: [Pattern; 5] = [
+    Pattern { title: "literal, no match", text: "no such text anywhere", regex: false, ignore_case: false },
+    Pattern { title: "literal", text: "unsafe impl Sync for Shared", regex: false, ignore_case: false },
+    Pattern { title: "literal, ignoring case", text: "BILLION LAUGHS", regex: false, ignore_case: true },
+    Pattern { title: "regex", text: r"fn\s+\w+_unchecked_mut\s*\(", regex: true, ignore_case: false },
+    Pattern { title: "regex, alternatives", text: r"(todo|fixme):? remove", regex: true, ignore_case: true },
+];
+
+struct Pattern {
+    title: &'static str,
+    text: &'static str,
+    regex: bool,
+    ignore_case: bool,
+}
+
+/// False if the bench could not be run.
+pub(crate) fn run(tree: Option<&str>) -> bool {
+    let Some(tree) = tree.map(PathBuf::from).or_else(fetched_sources) else {
+        crate::say("there is no tree to search: name a directory");
+        return false;
+    };
+    if Command::new("rg").arg("--version").output().is_err() {
+        crate::say("ripgrep (`rg`) is not installed, and there is nothing to compare with");
+        return false;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default();
+    if !crate::run(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let ours = root.join("target/release/ringfence");
+    let state = root.join("target/tmp/bench-search");
+    for pattern in &PATTERNS {
+        let mut ours_taken = Vec::new();
+        let mut rg_taken = Vec::new();
+        for _ in 0..ROUNDS {
+            ours_taken.push(timed(&mut pattern.ours(&ours, &tree, &state)));
+            rg_taken.push(timed(&mut pattern.rg(&tree)));
+        }
+        let [(our_best, our_median), (rg_best, rg_median)] = [ours_taken, rg_taken].map(best_and_median);
+        crate::say(&format!(
+            "{:<24} ours best {our_best:>7.1?} median {our_median:>7.1?}   rg best {rg_best:>7.1?} median {rg_median:>7.1?}   ratio {:.2} / {:.2}",
+            pattern.title,
+            our_best.as_secs_f64() / rg_best.as_secs_f64(),
+            our_median.as_secs_f64() / rg_median.as_secs_f64(),
+        ));
+    }
+    true
+}
+
+impl Pattern {
+    fn ours(&self, program: &Path, tree: &Path, state: &Path) -> Command {
+        let quoted = self.text.replace('\\', "\\\\").replace('"', "\\\"");
+        let arguments = format!(
+            r#"{{"path":".","pattern":"{quoted}","regex":{},"ignoreCase":{},"maxMatches":200}}"#,
+            self.regex, self.ignore_case
+        );
+        let mut command = Command::new(program);
+        command.args(["call", "search_files", &arguments, "--workspace"]).arg(tree).env("RINGFENCE_STATE_DIR", state);
+        command
+    }
+
+    fn rg(&self, tree: &Path) -> Command {
+        let mut command = Command::new("rg");
+        command.args([
+            "--no-config",
+            "--no-require-git",
+            "--sort=path",
+            "--line-number",
+            "--column",
+            "--context=1",
+            "--crlf",
+        ]);
+        if !self.regex {
+            command.arg("--fixed-strings");
+        }
+        if self.ignore_case {
+            command.arg("--ignore-case");
+        }
+        command.args(["-e", self.text]).arg(tree);
+        command
+    }
+}
+
+fn timed(command: &mut Command) -> Duration {
+    let started = Instant::now();
+    // A search that finds nothing is an answer too.
+    let _ = command.output();
+    started.elapsed()
+}
+
+fn best_and_median(mut taken: Vec<Duration>) -> (Duration, Duration) {
+    taken.sort();
+    (taken.first().copied().unwrap_or_default(), taken.get(taken.len() / 2).copied().unwrap_or_default())
+}
+
+/// Where cargo keeps the source of what it has fetched.
+fn fetched_sources() -> Option<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")))?;
+    let sources = home.join("registry/src");
+    sources.is_dir().then_some(sources)
+}
