@@ -6,4 +6,5 @@ pub mod cli;
 pub mod config;
 pub mod log;
 pub mod run;
+pub mod run_log;
 pub mod wire;

@@ -62,14 +62,13 @@ impl AuditSink for LogLines {
     }
 }
 
-/// Two sinks for every record: it counts as kept when both have it.
+/// Several sinks for every record: it counts as kept when all of them have it.
 #[derive(Debug)]
-pub struct Both<A, B>(pub A, pub B);
+pub struct All(pub Vec<Box<dyn AuditSink>>);
 
-impl<A: AuditSink, B: AuditSink> AuditSink for Both<A, B> {
+impl AuditSink for All {
     fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
-        self.0.record(record)?;
-        self.1.record(record)
+        self.0.iter().try_for_each(|sink| sink.record(record))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use ringfence_fs::{
-    AuditError, AuditLog, Backend, Fence, FenceError, MountSpec, Options, Rights, Surroundings, WorkspaceError,
-    resolve_mount, resolve_workspace,
+    AuditError, AuditLog, Backend, Fence, FenceError, MountSpec, Options, PLAIN_FILE_FLAGS, Rights, Surroundings,
+    WorkspaceError, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     AuditSink, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
@@ -14,11 +15,9 @@ use ringfence_kernel::{
 };
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
-use crate::log::{Both, LogLines};
+use crate::log::{All, LogLines};
 use crate::run::{RunError, new_run, run_state};
-
-/// A log is a file: not a link to elsewhere, and not a pipe that nobody reads. (`O_NOFOLLOW` and `O_NONBLOCK`.)
-const UNSURPRISING: i32 = ringfence_fs::PLAIN_FILE_FLAGS;
+use crate::run_log::RunLog;
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -53,6 +52,8 @@ pub enum WireError {
     Registry(#[from] NameTaken),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error("the log of the run cannot be opened: {0}")]
+    RunLog(std::io::Error),
     #[error("the log file cannot be opened: {0}")]
     Log(std::io::Error),
 }
@@ -75,13 +76,8 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     for Mounted { alias, path, rights } in &settings.mounts {
         others.push(MountSpec { alias: alias.clone(), path: resolve_mount(path, &around)?, rights: *rights });
     }
-    if let Some(run) = &settings.run {
-        others.push(MountSpec {
-            alias: "state".to_owned(),
-            path: run_state(&settings.state, &path, run)?,
-            rights: Rights::ReadWrite,
-        });
-    }
+    let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
+    others.extend(run.clone().map(|path| MountSpec { alias: "state".to_owned(), path, rights: Rights::ReadWrite }));
     let workspace = MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
     let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
     let fence = Fence::new(workspace, others, &settings.state, options)?;
@@ -104,7 +100,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let host = Host::new(Parts {
         policy: Box::new(settings.preset),
         approver: Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
-        audit: audit(&settings)?,
+        audit: audit(&settings, run.as_deref())?,
         store: Box::new(MemoryStore::default()),
         workers: WORKERS,
     });
@@ -130,20 +126,20 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
     }
 }
 
-/// The chain, and the log lines where they are wanted.
-fn audit(settings: &Settings) -> Result<Box<dyn AuditSink>, WireError> {
-    let chain = AuditLog::open(&settings.state)?;
-    Ok(match &settings.log {
-        LogTo::Nowhere => Box::new(chain),
-        LogTo::StandardError => Box::new(Both(chain, LogLines::new(Box::new(std::io::stderr())))),
+/// The chain, the log of the run if there is one, and the log lines where they are wanted.
+fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, WireError> {
+    let mut sinks: Vec<Box<dyn AuditSink>> = vec![Box::new(AuditLog::open(&settings.state)?)];
+    if let Some(run) = run {
+        sinks.push(Box::new(RunLog::open(run).map_err(WireError::RunLog)?));
+    }
+    match &settings.log {
+        LogTo::Nowhere => {}
+        LogTo::StandardError => sinks.push(Box::new(LogLines::new(Box::new(std::io::stderr())))),
         LogTo::File(path) => {
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .custom_flags(UNSURPRISING)
-                .open(path)
-                .map_err(WireError::Log)?;
-            Box::new(Both(chain, LogLines::new(Box::new(file))))
+            let mut options = OpenOptions::new();
+            options.create(true).append(true).custom_flags(PLAIN_FILE_FLAGS);
+            sinks.push(Box::new(LogLines::new(Box::new(options.open(path).map_err(WireError::Log)?))));
         }
-    })
+    }
+    Ok(Box::new(All(sinks)))
 }

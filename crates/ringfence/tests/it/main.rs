@@ -9,4 +9,5 @@ mod config;
 mod crash;
 mod leaks;
 mod processes;
+mod runs;
 mod site;

@@ -1,0 +1,111 @@
+//! The log of a run: one line for each finished call, rejected ones too, in `logs/execution.jsonl` of its state.
+//!
+//! Whoever follows the run reads it as `@state/logs/execution.jsonl`. Contents stand in it as their size and hash; no
+//! tool can change it.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use ringfence_fs::{PLAIN_FILE_FLAGS, content_id};
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, ToolError};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Texts longer than this are contents, whatever their argument is called.
+const LONGEST_PLAIN: usize = 200;
+
+/// Arguments that are contents, however short.
+const CONTENTS: [&str; 4] = ["content", "oldText", "newText", "update"];
+
+/// Writes the log of one run.
+pub struct RunLog {
+    file: Mutex<File>,
+}
+
+impl RunLog {
+    /// Opens the log below the state directory of a run.
+    pub fn open(state: &Path) -> std::io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS);
+        Ok(Self { file: Mutex::new(options.open(state.join("logs/execution.jsonl"))?) })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    ts: String,
+    kind: &'static str,
+    tool_call_id: &'a str,
+    tool_name: &'a str,
+    agent_id: Option<&'a str>,
+    input: Value,
+    output: Value,
+    duration_ms: u64,
+}
+
+impl AuditSink for RunLog {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        let (error, reply, duration) = match record.moment {
+            Moment::Begin { .. } => return Ok(()),
+            Moment::End { error, reply, duration } => (error, reply, duration),
+            Moment::Refused { error, reply, duration } | Moment::Overdue { error, reply, duration } => {
+                (Some(error), reply, duration)
+            }
+        };
+        let line = Line {
+            ts: humantime::format_rfc3339_millis(record.at).to_string(),
+            kind: "tool.exec",
+            tool_call_id: record.call_id,
+            tool_name: record.tool,
+            agent_id: record.session.agent.as_deref(),
+            input: input(record.arguments),
+            output: output(record, error, reply),
+            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        };
+        let mut text = serde_json::to_vec(&line).map_err(|error| AuditLost(error.into()))?;
+        text.push(b'\n');
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text).map_err(AuditLost)
+    }
+}
+
+/// The arguments, with contents as their size and hash.
+fn input(arguments: &str) -> Value {
+    match serde_json::from_str::<Map<String, Value>>(arguments) {
+        Ok(arguments) => {
+            arguments.into_iter().map(|(key, value)| (key.clone(), without_contents(&key, value))).collect()
+        }
+        Err(_) => sum(arguments),
+    }
+}
+
+fn without_contents(key: &str, value: Value) -> Value {
+    match value {
+        Value::String(text) if CONTENTS.contains(&key) || text.len() > LONGEST_PLAIN => sum(&text),
+        Value::Array(_) | Value::Object(_) => sum(&value.to_string()),
+        plain => plain,
+    }
+}
+
+fn output(record: &Record<'_>, error: Option<&ToolError>, reply: &str) -> Value {
+    match error {
+        None => json!({"ok": true, "reply": sum(reply)}),
+        Some(error) => {
+            json!({"ok": false, "error": {"code": record.session.dialect.error_name(error), "message": error.message}})
+        }
+    }
+}
+
+fn sum(text: &str) -> Value {
+    json!({"bytes": text.len(), "hash": content_id(text.as_bytes())})
+}
+
+impl fmt::Debug for RunLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RunLog")
+    }
+}
