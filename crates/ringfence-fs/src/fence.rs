@@ -179,6 +179,12 @@ impl Fence {
         Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::Bare))
     }
 
+    /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
+    pub(crate) fn shadowed(&self, spot: &Spot) -> Vec<String> {
+        let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
+        if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
+    }
+
     fn unknown_alias(&self, alias: &str) -> ToolError {
         let alias = &alias[..alias.floor_char_boundary(64)];
         let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));

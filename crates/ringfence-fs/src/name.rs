@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 
 use ringfence_kernel::{ErrorKind, ToolError};
+use unicode_normalization::UnicodeNormalization as _;
 
 /// What a name may look like when we make it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +76,12 @@ fn unescape(text: &[u8]) -> Option<u8> {
     };
     let byte = digit(*high)? << 4 | digit(*low)?;
     (byte.is_ascii_control() || byte == b'\\' || byte >= 0x80).then_some(byte)
+}
+
+/// What systems that do not tell letter case, or ways to write an accent, apart would take a name for.
+pub(crate) fn alike(name: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(name).ok()?;
+    Some(text.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect())
 }
 
 /// Whether a file or directory of this name may be made.

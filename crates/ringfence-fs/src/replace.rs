@@ -69,6 +69,8 @@ pub(crate) struct Written {
     pub(crate) created: bool,
     /// Other names that had the old contents and still have.
     pub(crate) links_broken: u64,
+    /// A name beside a new one that other systems would not tell from it.
+    pub(crate) collides_with: Option<String>,
 }
 
 /// Gives a slot new contents. `seen` is what the plan found there; `make` is called with what is there now,
@@ -109,13 +111,14 @@ pub(crate) fn replace(
     if slot.mount.durability == Durability::Full {
         fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
     }
+    let collides_with = if old.is_none() { slot.collision(parent) } else { None };
     made.keep(slot.mount.durability, &slot.shown)?;
     // A note about a name that could not be removed stays, for the next who opens the workspace.
     if rest == Rest::Gone {
         held.settle();
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
-    Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken })
+    Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken, collides_with })
 }
 
 /// The directory of a slot, made if it is missing; the lock; and what is there.

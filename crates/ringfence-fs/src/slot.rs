@@ -15,10 +15,11 @@ use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Tree, TreeHeld};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
-use crate::name::{may_create, read_back, show};
+use crate::name::{alike, may_create, read_back, show};
 use crate::path::GuestPath;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
+use crate::walk::names_in;
 
 /// The mount that has the state of a run.
 const STATE: &str = "state";
@@ -156,6 +157,15 @@ impl Slot {
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
         Ok(())
+    }
+
+    /// Another name in the directory that systems which tell fewer names apart would take for this one. In a very large
+    /// directory nobody looks.
+    pub(crate) fn collision(&self, parent: BorrowedFd<'_>) -> Option<String> {
+        const MOST_NAMES: usize = 2000;
+        let mine = alike(&self.name)?;
+        let names = names_in(parent, MOST_NAMES).ok()?;
+        names.into_iter().find(|name| name.as_bytes() != self.name && alike(name.as_bytes()).as_deref() == Some(&mine))
     }
 
     /// Whether directories have to be made first.

@@ -275,8 +275,8 @@ pub(crate) fn read_directory(
     }
 }
 
-/// The names in a directory of our own, those that are text.
-pub(crate) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<String>, Errno> {
+/// The names in a directory, those that are text; none if there are more than `most`.
+pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<String>, Errno> {
     let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
@@ -284,6 +284,9 @@ pub(crate) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<String>, Errno> 
     while let Some(entry) = raw.next() {
         if let Ok(name) = entry?.file_name().to_str() {
             names.push(name.to_owned());
+        }
+        if names.len() > most {
+            return Ok(Vec::new());
         }
     }
     Ok(names)

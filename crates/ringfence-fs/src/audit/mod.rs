@@ -54,7 +54,7 @@ pub fn read_records(state: &Path, mut take: impl FnMut(&str) -> io::Result<()>) 
 
 /// The numbers of the segments, in order.
 fn segments(directory: &OwnedFd) -> io::Result<Vec<u64>> {
-    let names = names_in(directory.as_fd())?;
+    let names = names_in(directory.as_fd(), usize::MAX)?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.strip_suffix(".jsonl")?.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)

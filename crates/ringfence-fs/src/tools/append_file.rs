@@ -212,7 +212,7 @@ fn append_in_place(
         }
         _ => None,
     };
-    Ok(Written { size: after, digest, created: false, links_broken: 0 })
+    Ok(Written { size: after, digest, created: false, links_broken: 0, collides_with: None })
 }
 
 fn replaced(slot: &Slot) -> ToolError {

@@ -161,6 +161,7 @@ struct Work {
 struct Outcome {
     changed: Changed,
     replaced: usize,
+    mixed_endings: bool,
 }
 
 /// What an edit returns in the standard dialect.
@@ -170,11 +171,14 @@ struct Value {
     changed: Changed,
     /// How many matches were replaced.
     replaced: usize,
+    /// True when lines end in CRLF and in LF now, and did not before.
+    #[serde(rename = "mixedEol", skip_serializing_if = "std::ops::Not::not")]
+    mixed_endings: bool,
 }
 
 impl From<Outcome> for Value {
-    fn from(Outcome { changed, replaced }: Outcome) -> Self {
-        Self { changed, replaced }
+    fn from(Outcome { changed, replaced, mixed_endings }: Outcome) -> Self {
+        Self { changed, replaced, mixed_endings }
     }
 }
 
@@ -199,19 +203,21 @@ impl Tool for EditFile {
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { slot, seen, edits, if_match } = work;
-        let mut replaced = 0;
+        let (mut replaced, mut mixed_endings) = (0, false);
         let written = replace(&slot, Some(seen), ticket, |old| {
             let Some(old) = old else { return Err(fault(Errno::NOENT, &slot.shown)) };
             let mut text = read_text(&slot, old, ticket.context())?;
             check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+            let mixed_before = has_mixed_endings(&text);
             for edit in &edits {
                 let (edited, count) = apply(&text, edit, &slot.shown, ticket.context())?;
                 text = edited;
                 replaced += count;
             }
+            mixed_endings = !mixed_before && has_mixed_endings(&text);
             Ok(Body::Bytes(text.into_bytes()))
         })?;
-        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced })
+        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced, mixed_endings })
     }
 }
 
@@ -243,6 +249,12 @@ fn apply(text: &str, edit: &Edit, shown: &str, cx: &Context<'_>) -> Result<(Stri
     let size = (text.len() - removed) as u64 + added;
     check_size("the result of the edit", "max_edit_bytes", size, cx.limits.edit_bytes)?;
     Ok((text.replace(&edit.old, &edit.new), found.len()))
+}
+
+fn has_mixed_endings(text: &str) -> bool {
+    let lines = memchr::memchr_iter(b'\n', text.as_bytes()).count();
+    let with_return = memmem::find_iter(text.as_bytes(), b"\r\n").count();
+    with_return > 0 && with_return < lines
 }
 
 /// Matches that may overlap, counted as far as the second.

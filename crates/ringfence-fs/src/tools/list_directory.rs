@@ -119,6 +119,8 @@ struct Outcome {
     entries: Vec<(String, Stamp)>,
     total: u64,
     unreadable: u64,
+    /// Names in the listed directory that a mount has too.
+    shadowed: Vec<String>,
 }
 
 /// What a listing returns in the standard dialect.
@@ -147,6 +149,9 @@ struct ValueEntry {
     /// The name is not UTF-8; bytes of it are written as `\xHH`, and understood so.
     #[serde(rename = "nonUtf8", skip_serializing_if = "std::ops::Not::not")]
     non_utf8: bool,
+    /// A mount has this name; the entry is reached with `./` in front.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shadowed: bool,
 }
 
 /// What a listing returns in the crewagent dialect.
@@ -199,10 +204,12 @@ impl Tool for ListDirectory {
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        match work.depth {
+        let shadowed = self.fence.shadowed(&work.spot);
+        let outcome = match work.depth {
             Depth::One => list(work, ticket.context()),
             Depth::All => list_all(work, ticket.context()),
-        }
+        };
+        outcome.map(|outcome| Outcome { shadowed, ..outcome })
     }
 }
 
@@ -231,13 +238,14 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
             None => total -= 1,
         }
     }
-    Ok(Outcome { shown: spot.shown, entries, total, unreadable: 0 })
+    Ok(Outcome { shown: spot.shown, entries, total, unreadable: 0, shadowed: Vec::new() })
 }
 
 /// A whole tree: past the limit, entries are only counted.
 fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
     let Work { spot, directory, hidden, .. } = work;
-    let mut outcome = Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0 };
+    let mut outcome =
+        Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
     let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
     while let Some(step) = walk.next()? {
@@ -280,12 +288,13 @@ impl Outcome {
 
 impl From<Outcome> for Value {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { entries, total, unreadable, .. } = outcome;
+        let Outcome { entries, total, unreadable, shadowed, .. } = outcome;
         let truncated = total > entries.len() as u64;
         let entries = entries.into_iter().map(|(name, stamp)| ValueEntry {
             r#type: stamp.kind.name(),
             size: size_of(&stamp),
             modified: timestamp(stamp.modified),
+            shadowed: shadowed.contains(&name),
             non_utf8: std::str::from_utf8(&crate::name::read_back(&name)).is_err(),
             name,
         });

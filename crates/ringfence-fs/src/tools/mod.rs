@@ -76,6 +76,10 @@ struct Changed {
     /// Other names that had the same contents and keep the old ones.
     #[serde(skip_serializing_if = "is_zero")]
     links_broken: u64,
+    /// Another name beside this new one that differs only in letter case or in how accents are written: on other systems
+    /// the two would be one file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collides_with: Option<String>,
 }
 
 impl Changed {
@@ -87,6 +91,7 @@ impl Changed {
             change: ticket.change().to_owned(),
             created: written.created,
             links_broken: written.links_broken,
+            collides_with: written.collides_with.clone(),
         }
     }
 }

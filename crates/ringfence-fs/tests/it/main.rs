@@ -15,6 +15,7 @@ mod audit;
 mod basics;
 mod blocked;
 mod found;
+mod meanwhile;
 mod model;
 mod races;
 mod search;

@@ -1,0 +1,190 @@
+//! What holds while other programs write, cut, replace and create at the same time.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ringfence_fs::Rights;
+use ringfence_kernel::{ErrorKind, Preset};
+use serde_json::json;
+
+use crate::world::{Setup, World};
+
+const SOME_TIME: Duration = Duration::from_millis(500);
+
+/// Does something again and again beside calls that are checked one by one.
+fn beside(disturb: impl Fn() + Sync, check: impl Fn()) {
+    let over = AtomicBool::new(false);
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                disturb();
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let started = Instant::now();
+        while started.elapsed() < SOME_TIME || rounds.load(Ordering::Relaxed) < 10 {
+            check();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_file_that_grows_is_read_as_far_as_it_was_when_it_was_opened() {
+    let world = World::new();
+    world.write("log", "x".repeat(400 << 10));
+    let grow = || {
+        let mut file = std::fs::OpenOptions::new().append(true).open(world.root.join("log")).unwrap();
+        file.write_all(&[b'y'; 4096]).unwrap();
+        if file.metadata().unwrap().len() > 4 << 20 {
+            file.set_len(400 << 10).unwrap();
+        }
+    };
+    beside(grow, || {
+        let value = world.value("read_file", &json!({"path": "log"}));
+        let (content, size) = (value["content"].as_str().unwrap().len() as u64, value["size"].as_u64().unwrap());
+        assert!(content <= size.min(1 << 20), "{content} of {size}");
+        // The only line is longer than may be read, which ends the reading too.
+        let window = json!({"path": "log", "startLine": 1, "endLine": 1});
+        assert!(matches!(world.call("read_file", &window).error, None | Some(ErrorKind::ReadLimit)));
+    });
+}
+
+#[test]
+fn a_file_that_is_cut_while_it_is_read_is_short_and_nothing_worse() {
+    let world = World::new();
+    let path = world.root.join("f");
+    world.write("f", "x".repeat(900 << 10));
+    let cut = || {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(10).unwrap();
+        file.set_len(900 << 10).unwrap();
+    };
+    beside(cut, || {
+        // What is cut and grown again has NULs in it, which is not text.
+        let answer = world.call("read_file", &json!({"path": "f"}));
+        assert!(matches!(answer.error, None | Some(ErrorKind::NotText)), "{:?}", answer.error);
+        world.value("read_file", &json!({"path": "f", "encoding": "base64"}));
+    });
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_the_old_or_the_new() {
+    let world = World::new();
+    world.write("f", "a".repeat(800 << 10));
+    let next = AtomicUsize::new(0);
+    let replace = || {
+        let letter = ["b", "a"][next.fetch_add(1, Ordering::Relaxed) % 2];
+        std::fs::write(world.host_path().join("next"), letter.repeat(800 << 10)).unwrap();
+        std::fs::rename(world.host_path().join("next"), world.root.join("f")).unwrap();
+    };
+    beside(replace, || {
+        let value = world.value("read_file", &json!({"path": "f"}));
+        let content = value["content"].as_str().unwrap();
+        let first = content.chars().next().unwrap();
+        assert!(content.len() == 800 << 10 && content.chars().all(|letter| letter == first), "two versions in one");
+    });
+}
+
+#[test]
+fn of_many_who_create_the_same_file_one_does() {
+    for round in 0..10 {
+        let world = World::with(Setup { preset: Preset::Ask, ..Setup::default() });
+        let path = format!("new-{round}");
+        let made: Vec<String> = std::thread::scope(|scope| {
+            let calls: Vec<_> = (0..8)
+                .map(|number| {
+                    let (world, path) = (&world, &path);
+                    scope.spawn(move || {
+                        let answer = world.call("write_file", &json!({"path": path, "content": format!("{number}")}));
+                        match answer.error {
+                            None => Some(format!("{number}")),
+                            Some(ErrorKind::Conflict | ErrorKind::ApprovalDenied) => None,
+                            other => panic!("{other:?}: {}", answer.text),
+                        }
+                    })
+                })
+                .collect();
+            calls.into_iter().filter_map(|call| call.join().unwrap()).collect()
+        });
+        assert_eq!(made.len(), 1, "{made:?}");
+        assert_eq!(world.read(&path), made[0]);
+    }
+}
+
+#[test]
+fn directories_that_many_make_at_once_are_made_for_all() {
+    let world = World::new();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let world = &world;
+            scope.spawn(move || {
+                let arguments = json!({"path": format!("a/b/c/{number}"), "content": "x", "createDirs": true});
+                world.value("write_file", &arguments);
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(world.root.join("a/b/c")).unwrap().count(), 8);
+}
+
+#[test]
+fn a_listing_beside_others_at_work_names_only_what_was_there() {
+    let world = World::new();
+    for number in 0..50 {
+        world.write(&format!("d/steady-{number:02}"), "");
+    }
+    let churn = || {
+        world.write("d/passing", "");
+        std::fs::remove_file(world.root.join("d/passing")).unwrap();
+    };
+    beside(churn, || {
+        let value = world.value("list_directory", &json!({"path": "d"}));
+        let names: Vec<&str> =
+            value["entries"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+        assert!(names.is_sorted() && value["truncated"].is_null(), "{value}");
+        assert_eq!(names.iter().filter(|name| name.starts_with("steady-")).count(), 50);
+    });
+}
+
+#[test]
+fn names_that_other_systems_would_not_tell_apart_are_pointed_out() {
+    let world = World::new();
+    world.write("caf\u{e9}.txt", "");
+    world.write("straße", "");
+    world.write("Makefile", "");
+    let collision =
+        |path: &str| world.value("write_file", &json!({"path": path, "content": ""}))["collidesWith"].clone();
+    assert_eq!(collision("cafe\u{301}.txt"), "caf\u{e9}.txt");
+    assert_eq!(collision("STRASSE"), "straße");
+    assert_eq!(collision("makefile"), "Makefile");
+    assert!(collision("other").is_null());
+    // Overwriting makes no new name.
+    assert!(collision("makefile").is_null());
+}
+
+#[test]
+fn an_edit_that_mixes_the_endings_of_lines_says_so() {
+    let world = World::new();
+    world.write("crlf", "a\r\nb\r\n");
+    let edit = |old: &str, new: &str| {
+        let arguments = json!({"path": "crlf", "oldText": old, "newText": new});
+        world.value("edit_file", &arguments)["mixedEol"].clone()
+    };
+    assert!(edit("b", "c\r\nd").is_null());
+    assert_eq!(edit("d", "e\nf"), true);
+    // It was mixed already.
+    assert!(edit("f", "g").is_null());
+}
+
+#[test]
+fn an_entry_with_the_name_of_a_mount_is_marked_and_reached_with_a_dot() {
+    let setup = Setup { mounts: vec![("pkg", Rights::ReadOnly)], ..Setup::default() };
+    let world = World::with(setup);
+    world.write("@pkg/f", "of the workspace");
+    let value = world.value("list_directory", &json!({"path": "."}));
+    assert_eq!((&value["entries"][0]["name"], &value["entries"][0]["shadowed"]), (&json!("@pkg"), &json!(true)));
+    assert_eq!(world.error("read_file", &json!({"path": "@pkg/f"})), ErrorKind::NotFound);
+    assert_eq!(world.value("read_file", &json!({"path": "./@pkg/f"}))["content"], "of the workspace");
+}
