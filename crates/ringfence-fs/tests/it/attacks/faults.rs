@@ -46,6 +46,7 @@ enum Number {
     Fdatasync,
     Renameat2,
     Openat2,
+    Statx,
 }
 
 impl Number {
@@ -56,6 +57,7 @@ impl Number {
             Self::Fdatasync => (75, 83),
             Self::Renameat2 => (316, 276),
             Self::Openat2 => (437, 437),
+            Self::Statx => (332, 291),
         };
         if cfg!(target_arch = "x86_64") { x86_64 } else { elsewhere }
     }
@@ -64,6 +66,11 @@ impl Number {
 impl Fault {
     pub(crate) const fn openat2(errno: u32) -> Self {
         Self { call: Number::Openat2, when: None, errno }
+    }
+
+    /// A kernel so old that it does not tell which mount a file is on.
+    pub(crate) const fn statx(errno: u32) -> Self {
+        Self { call: Number::Statx, when: None, errno }
     }
 
     /// A file system that does not know these flags.

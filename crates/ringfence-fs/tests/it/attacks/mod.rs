@@ -203,7 +203,7 @@ enum Way {
     Kernel,
     /// `cap-std`, because it was asked for.
     CapStd,
-    /// `cap-std`, because a sandbox around us has no `openat2`.
+    /// `cap-std`, because a sandbox around us, or an old kernel, has neither `openat2` nor `statx`.
     Blocked,
 }
 
@@ -219,7 +219,7 @@ pub(crate) fn check(table: fn() -> Vec<Case>) {
 
 fn check_on(way: Way, cases: Vec<Case>) -> Vec<String> {
     if way == Way::Blocked {
-        faults::fail_with(&[faults::Fault::openat2(faults::ENOSYS)]);
+        faults::fail_with(&[faults::Fault::openat2(faults::ENOSYS), faults::Fault::statx(faults::ENOSYS)]);
     }
     assert!(!cases.is_empty());
     let mut failed = Vec::new();
