@@ -145,10 +145,12 @@ impl Slot {
     }
 
     pub(crate) fn check_place(&self) -> Result<(), ToolError> {
-        let planned = if self.real_parent.is_empty() { ".".to_owned() } else { show(&self.real_parent) };
-        let moved = match self.mount.real_name(self.base.as_fd()) {
-            Ok(now) => now.is_some_and(|now| now != planned),
-            Err(Errno::XDEV) => true,
+        let held = Stamp::of(&rustix::fs::fstat(&self.base).map_err(|errno| fault(errno, &self.shown))?).id;
+        // The name is looked up again, not asked of `/proc`: not every place that we run in has one.
+        let named = self.mount.lookup(&GuestPath::real(&self.real_parent), PLACE | OFlags::DIRECTORY, Pace::Patient);
+        let moved = match named {
+            Ok(found) => found.stamp.id != held,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => true,
             Err(errno) => return Err(fault(errno, &self.shown)),
         };
         if moved {

@@ -27,7 +27,7 @@ pub struct Record<'a> {
 /// Which moment it is.
 #[derive(Debug)]
 pub enum Moment<'a> {
-    /// It is about to run; `rule` let it.
+    /// It is about to run; `rule` let it. A quick attempt that turned out to have to wait is begun once more.
     Begin { rule: &'static str, approved: bool, change: &'a str },
     /// It ran, and this is how it ended.
     End { error: Option<&'a ToolError>, reply: &'a str, duration: Duration },
