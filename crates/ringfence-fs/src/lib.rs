@@ -8,6 +8,7 @@
 mod again;
 mod audit;
 mod content;
+mod diff;
 mod digest;
 mod fault;
 mod fence;

@@ -1,0 +1,295 @@
+//! The files in a diff, each with its header and its hunks.
+//!
+//! What is neither part of a file nor forbidden is the text around a diff, such as the message of a commit, and is
+//! ignored.
+
+use std::collections::HashMap;
+
+use ringfence_kernel::ToolError;
+
+use super::header::{GitHeader, read_names, two_names};
+use super::hunk::{HEADER_LIKE, read_hunk};
+use super::lines::{Lines, with_last_newline, wrong};
+use super::{Change, FilePatch, Hunk};
+
+const MOST_FILES: usize = 1_000;
+const MOST_HUNKS: usize = 10_000;
+
+/// Reads a diff of at least one file. No two have the same path.
+pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
+    let patch = with_last_newline(patch);
+    let mut lines = Lines::new(&patch);
+    let mut files: Vec<FilePatch> = Vec::new();
+    let mut named = HashMap::new();
+    let (mut fenced, mut hunks) = (false, 0);
+    while let Some(line) = lines.peek() {
+        let number = lines.number;
+        let Some(start) = Start::of(lines)? else {
+            fenced ^= line.starts_with("```");
+            lines.next();
+            continue;
+        };
+        if fenced {
+            let problem = "the diff is inside a markdown code fence; give only what is between the ``` lines";
+            return Err(wrong(number, problem));
+        }
+        let file = read_file(&mut lines, start)?;
+        if files.first().is_some_and(|first| first.path.is_none() || file.path.is_none()) {
+            let problem = "a diff of several files, or with text between its hunks, must name the file of each hunk";
+            return Err(wrong(number, problem).hint("put `--- a/…` and `+++ b/…` above the hunks of a file"));
+        }
+        if let Some(earlier) = named.insert(file.path.clone(), number) {
+            let problem = format!("the file is the one of line {earlier} again");
+            return Err(wrong(number, problem).hint("put all hunks of a file below one header"));
+        }
+        hunks += file.hunks.len();
+        files.push(file);
+        if files.len() > MOST_FILES || hunks > MOST_HUNKS {
+            let problem = format!("has more than {MOST_FILES} files or {MOST_HUNKS} hunks");
+            return Err(ToolError::invalid("patch", &problem).hint("apply it in parts"));
+        }
+    }
+    if files.is_empty() {
+        let wanted = format!("a unified diff is wanted: `--- a/…` and `+++ b/…`, and {HEADER_LIKE}");
+        return Err(ToolError::invalid("patch", "has no hunk").hint(&wanted));
+    }
+    Ok(files)
+}
+
+/// How the part of a diff that is about one file can begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Git,
+    Names,
+    Hunk,
+}
+
+impl Start {
+    /// What begins at the next line. Text around the diff is nothing, and what must not be overlooked is an error.
+    fn of(lines: Lines<'_>) -> Result<Option<Self>, ToolError> {
+        let begins = |starts: &[&str]| starts.iter().any(|start| lines.begin_with(start));
+        let other_formats =
+            ["***************", "*** Begin Patch", "*** Update File:", "*** Add File:", "*** Delete File:"];
+        let binary =
+            begins(&["Binary files "]) && lines.peek().is_some_and(|line| line.trim_end().ends_with(" differ"));
+        let problem = if begins(&["@@@", "diff --cc ", "diff --combined "]) {
+            "a combined diff, of a merge, cannot be applied; make a diff against one version"
+        } else if begins(&["diff --git "]) {
+            return Ok(Some(Self::Git));
+        } else if begins(&["@@"]) {
+            return Ok(Some(Self::Hunk));
+        } else if lines.at_names() {
+            return Ok(Some(Self::Names));
+        } else if begins(&["--- ", "+++ "]) && lines.after_next().begin_with("@@") {
+            "the header of a file has two lines, `--- a/…` and then `+++ b/…`"
+        } else if begins(&["GIT binary patch"]) || binary {
+            "a change of a binary file cannot be applied; leave it out"
+        } else if begins(&other_formats) || (begins(&["*** "]) && lines.after_next().begin_with("--- ")) {
+            "this is another format; a unified diff is wanted, as `diff -u` and `git diff` make it"
+        } else {
+            return Ok(None);
+        };
+        Err(wrong(lines.number, problem))
+    }
+}
+
+fn read_file(lines: &mut Lines<'_>, start: Start) -> Result<FilePatch, ToolError> {
+    let number = lines.number;
+    let git = if start == Start::Git { Some(GitHeader::read(lines)?) } else { None };
+    let named = Start::of(*lines)? == Some(Start::Names);
+    let (change, path) = match git {
+        Some(git) if named => git.confirm(read_names(lines)?).ok_or_else(|| {
+            wrong(number, "`diff --git` and the lines below it say other things than `---` and `+++`")
+        })?,
+        Some(git) => (git.change.unwrap_or(Change::Modify), Some(git.path.ok_or_else(|| two_names(number))?)),
+        None if named => read_names(lines)?,
+        None => (Change::Modify, None),
+    };
+    if path.as_ref().is_some_and(String::is_empty) {
+        return Err(wrong(number, "the file has no name"));
+    }
+    let hunks = read_hunks(lines, change)?;
+    // Only git can say that an empty file comes or goes, and then it leaves `---` and `+++` out.
+    let empty = change != Change::Modify && !named && !lines.at_body();
+    if hunks.is_empty() && !empty {
+        Start::of(*lines)?;
+        return Err(wrong(number, format!("no hunk follows the header of the file; {HEADER_LIKE}")));
+    }
+    Ok(FilePatch { change, path, hunks })
+}
+
+fn read_hunks(lines: &mut Lines<'_>, change: Change) -> Result<Vec<Hunk>, ToolError> {
+    let mut hunks: Vec<Hunk> = Vec::new();
+    lines.skip_blank();
+    while Start::of(*lines)? == Some(Start::Hunk) {
+        let number = lines.number;
+        let hunk = read_hunk(lines)?;
+        let problem = if change == Change::Create && (hunk.old.lines > 0 || !hunks.is_empty()) {
+            "a file that is created has one hunk, `@@ -0,0 +1,n @@`, and no old lines"
+        } else if change == Change::Delete && hunk.new.lines > 0 {
+            "a file that is deleted has no new lines, `@@ -1,n +0,0 @@`"
+        } else if hunks.last().is_some_and(Hunk::reaches_end) {
+            "the hunk above is the end of the file, by its `\\ No newline at end of file`"
+        } else {
+            hunks.push(hunk);
+            continue;
+        };
+        return Err(wrong(number, problem));
+    }
+    Ok(hunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::parse;
+    use crate::diff::tests::check_read as check;
+
+    #[test]
+    fn bare_hunks_are_one_file_without_a_name() {
+        check("@@ -1 +1 @@\n-x\n+y\n", expect![[r#"Modify -, 1: "x\n" -> "y\n""#]]);
+        check(
+            "the change:\n\n@@ -1 +1 @@\n-x\n+y\n\n@@ -9 +9 @@ fn f() {\n-x\n+y",
+            expect![[r#"Modify -, 1: "x\n" -> "y\n", 9: "x\n" -> "y\n""#]],
+        );
+        check(
+            "@@ -1 +1 @@\n-x\n+y\nand then\n@@ -9 +9 @@\n-x\n+y\n",
+            expect![
+                "line 5 of the patch: a diff of several files, or with text between its hunks, must name the file of each hunk"
+            ],
+        );
+        check(
+            "@@ -1 +1 @@\n-x\n+y\n--- f\n+++ f\n@@ -9 +9 @@\n-x\n+y\n",
+            expect![
+                "line 4 of the patch: a diff of several files, or with text between its hunks, must name the file of each hunk"
+            ],
+        );
+        check(
+            "--- f\n+++ f\n@@ -1 +1 @@\n-x\n+y\nIndex: g\n@@ -9 +9 @@\n-x\n+y\n",
+            expect![
+                "line 7 of the patch: a diff of several files, or with text between its hunks, must name the file of each hunk"
+            ],
+        );
+    }
+
+    #[test]
+    fn what_a_patch_cannot_do_is_refused() {
+        for (patch, expected) in [
+            (
+                "diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n",
+                expect!["line 3 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            ),
+            (
+                "diff --git a/f b/g\nsimilarity index 90%\ncopy from f\ncopy to g\n",
+                expect!["line 3 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            ),
+            (
+                "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n",
+                expect!["line 2 of the patch: a patch does not change modes"],
+            ),
+            (
+                "diff --git a/f b/f\nnew file mode 100755\n",
+                expect!["line 2 of the patch: a patch can create only a plain file, of mode 100644"],
+            ),
+            (
+                "diff --git a/f b/f\nnew file mode 120000\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+/etc\n",
+                expect!["line 2 of the patch: a patch can create only a plain file, of mode 100644"],
+            ),
+            (
+                "diff --git a/f b/f\nindex 1..2 120000\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-x\n+y\n",
+                expect!["line 2 of the patch: a patch can change only a plain file, of mode 100644 or 100755"],
+            ),
+            (
+                "diff --git a/f b/f\nindex 1..2 100644\nGIT binary patch\nliteral 3\n",
+                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+            ),
+            (
+                "diff --git a/f b/f\nindex 1..2 100644\nBinary files a/f and b/f differ\n",
+                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+            ),
+            (
+                "--- f\n+++ f\n@@ -1 +1 @@\n-x\n+y\nBinary files a/g and b/g differ\n",
+                expect!["line 6 of the patch: a change of a binary file cannot be applied"],
+            ),
+            (
+                "diff --cc f\nindex 1,2..3\n--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
+                expect!["line 1 of the patch: a combined diff, of a merge, cannot be applied"],
+            ),
+            (
+                "--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
+                expect!["line 3 of the patch: a combined diff, of a merge, cannot be applied"],
+            ),
+            (
+                "*** a/f\t2026\n--- b/f\t2026\n***************\n*** 1 ****\n! x\n--- 1 ----\n! y\n",
+                expect!["line 1 of the patch: this is another format"],
+            ),
+            (
+                "*** Begin Patch\n*** Update File: f\n@@\n-x\n+y\n*** End Patch\n",
+                expect!["line 1 of the patch: this is another format"],
+            ),
+            (
+                "```diff\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-x\n+y\n```\n",
+                expect!["line 2 of the patch: the diff is inside a markdown code fence"],
+            ),
+        ] {
+            check(patch, expected);
+        }
+    }
+
+    #[test]
+    fn text_around_a_diff_is_ignored() {
+        check(
+            "From 1\nSubject: x\n\n```\n*** stars\n\n--- dashes\n```\n---\n f | 2 +-\n\nIndex: f\n=====\n--- f\n+++ f\n\
+             @@ -1 +1 @@\n-x\n+y\n\nIndex: g\n=====\n--- g\n+++ g\n@@ -1 +1 @@\n-x\n+y\n-- \n2.47.3\n\n",
+            expect![[r#"Modify f, 1: "x\n" -> "y\n"; Modify g, 1: "x\n" -> "y\n""#]],
+        );
+    }
+
+    #[test]
+    fn advice_says_what_to_do_next() {
+        for (patch, advice) in [
+            ("", "a unified diff is wanted"),
+            ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
+            ("*** Begin Patch\n", "a unified diff is wanted"),
+            ("```\n@@ -1 +1 @@\n-x\n+y\n```\n", "give only what is between the ``` lines"),
+            ("@@ -1 +1 @@\n-x\n", "count again"),
+            ("@@ -1 +1 @@\n-x\ny\n", "the hunk should have 1 old and 1 new lines, but has 1 and 0 up to here"),
+        ] {
+            let message = parse(patch).unwrap_err().message;
+            assert!(message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_diff_has_hunks() {
+        check("", expect!["patch has no hunk"]);
+        check("please fix it", expect!["patch has no hunk"]);
+        check("--- f\n+++ f\n", expect!["line 1 of the patch: no hunk follows the header of the file"]);
+        check("--- f\n+++ f\n-x\n+y\n", expect!["line 1 of the patch: no hunk follows the header of the file"]);
+        check(
+            "--- f\n@@ -1 +1 @@\n-x\n+y\n",
+            expect!["line 1 of the patch: the header of a file has two lines, `--- a/…` and then `+++ b/…`"],
+        );
+        check(
+            "+++ f\n@@ -1 +1 @@\n-x\n+y\n",
+            expect!["line 1 of the patch: the header of a file has two lines, `--- a/…` and then `+++ b/…`"],
+        );
+    }
+
+    #[test]
+    fn there_are_only_so_many_files_and_hunks_and_each_file_once() {
+        let file = |name: usize| format!("--- {name}\n+++ {name}\n@@ -1 +1 @@\n-x\n+y\n");
+        let files = |count: usize| (0..count).map(file).collect::<String>();
+        assert_eq!(parse(&files(1_000)).unwrap().len(), 1_000);
+        check(&files(1_001), expect!["patch has more than 1000 files or 10000 hunks"]);
+        let hunks = |count: usize| "@@ -1 +1 @@\n-x\n+y\n".repeat(count);
+        assert_eq!(parse(&hunks(10_000)).unwrap()[0].hunks.len(), 10_000);
+        check(&hunks(10_001), expect!["patch has more than 1000 files or 10000 hunks"]);
+        check(&(file(1) + &file(2) + &file(1)), expect!["line 11 of the patch: the file is the one of line 1 again"]);
+        check(
+            &(file(1) + "--- a/1\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"),
+            expect!["line 6 of the patch: the file is the one of line 1 again"],
+        );
+    }
+}
