@@ -1,15 +1,19 @@
-//! Unified diffs: read once into types.
+//! Unified diffs: read once into types, then applied to the text of one file at a time.
+//!
+//! A hunk goes where it says, or to the only other place that has exactly its lines; how far that is, is reported.
+//! Nothing is matched nearly.
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
-#![allow(dead_code, reason = "applying comes next")]
-#![cfg_attr(not(test), expect(unused_imports, reason = "the tool that applies patches comes next"))]
+#![cfg_attr(not(test), allow(dead_code), expect(unused_imports, reason = "the tool that applies patches comes next"))]
 
+mod apply;
 mod header;
 mod hunk;
 mod lines;
 mod parse;
 
+pub(crate) use apply::{Applied, Placed, apply};
 pub(crate) use parse::parse;
 
 /// What a diff says about one file.
