@@ -12,6 +12,7 @@ mod diff;
 mod digest;
 mod fault;
 mod fence;
+mod front_matter;
 mod ignore_rules;
 mod locks;
 mod missing;

@@ -1,0 +1,140 @@
+//! The YAML front matter of a markdown file.
+//!
+//! One parser judges it and says where its bytes are, so no second opinion can be played against the first. What it
+//! may cost is limited before it is parsed. An update changes the bytes that have to change and no others, and is
+//! read again before it is believed.
+//!
+//! Not here: files, and what the keys mean. That is the tool's and the workflow guard's.
+
+mod parse;
+mod render;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod update;
+
+#[cfg_attr(not(test), expect(unused_imports, reason = "the patch tool and the workflow guard will use it"))]
+pub(crate) use update::{Update, apply};
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use tree::Tree;
+
+/// The longest front matter, without the lines that open and close it.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// Why a front matter cannot be read or updated. Lines are counted in the file, and no contents are told.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub(crate) enum FrontMatterError {
+    #[error("there is no front matter: the first line must be exactly `---`")]
+    Missing,
+    #[error("the front matter is not closed: below the first line there must be another that is exactly `---`")]
+    Unclosed,
+    #[error("the front matter has {bytes} bytes, more than the {MOST_BYTES} that it may have")]
+    TooLarge { bytes: usize },
+    #[error("line {line} of the front matter: {reason}")]
+    Invalid { line: usize, reason: Cow<'static, str> },
+    /// What is there cannot take the update.
+    #[error("`{key}` in line {line} of the front matter {reason}")]
+    Target { key: String, line: usize, reason: &'static str },
+    #[error("with this update it could not be read any more: {0}")]
+    Outgrown(Box<FrontMatterError>),
+    /// The edited text does not say what it should. Nobody gets to see it.
+    #[error("the front matter is written in a way that cannot be updated in place; write the file anew")]
+    Surgery,
+}
+
+impl FrontMatterError {
+    fn invalid(line: usize, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { line, reason: reason.into() }
+    }
+}
+
+/// A front matter that was read. The four parts of its text, in order, are the file.
+#[derive(Debug)]
+pub(crate) struct FrontMatter<'t> {
+    opening: &'t str,
+    block: &'t str,
+    closing: &'t str,
+    body: &'t str,
+    tree: Tree<'t>,
+}
+
+impl<'t> FrontMatter<'t> {
+    /// Reads the front matter at the start of a file. The first line must be exactly `---`; the first line after it
+    /// that is exactly `---` or `...` closes it.
+    pub(crate) fn read(text: &'t str) -> Result<Self, FrontMatterError> {
+        let (opening, rest) = next_line(text);
+        if !opening.ends_with('\n') || without_end(opening) != "---" {
+            return Err(FrontMatterError::Missing);
+        }
+        let (block, closing, body) = split_at_closing(rest).ok_or(FrontMatterError::Unclosed)?;
+        if block.len() > MOST_BYTES {
+            return Err(FrontMatterError::TooLarge { bytes: block.len() });
+        }
+        check_characters(block)?;
+        Ok(Self { opening, block, closing, body, tree: parse::parse(block)? })
+    }
+
+    /// What it says, by the core schema of YAML 1.2.
+    pub(crate) fn to_json(&self) -> Map<String, Value> {
+        self.tree.root.to_json()
+    }
+
+    /// Everything after the line that closes it.
+    pub(crate) fn body(&self) -> &'t str {
+        self.body
+    }
+
+    /// How its lines end.
+    fn line_end(&self) -> &'static str {
+        if self.opening.ends_with("\r\n") { "\r\n" } else { "\n" }
+    }
+}
+
+/// The block, the line that closes it, and what comes after.
+fn split_at_closing(text: &str) -> Option<(&str, &str, &str)> {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (line, after) = next_line(rest);
+        if matches!(without_end(line), "---" | "...") {
+            return Some((text.strip_suffix(rest)?, line, after));
+        }
+        rest = after;
+    }
+    None
+}
+
+/// The first line with its end, and the rest.
+fn next_line(text: &str) -> (&str, &str) {
+    match text.find('\n') {
+        Some(newline) => text.split_at(newline + 1),
+        None => (text, ""),
+    }
+}
+
+fn without_end(line: &str) -> &str {
+    let Some(line) = line.strip_suffix('\n') else { return line };
+    line.strip_suffix('\r').unwrap_or(line)
+}
+
+/// Characters that readers of YAML do not agree on, or that nobody sees.
+fn check_characters(block: &str) -> Result<(), FrontMatterError> {
+    for (index, line) in block.split_terminator('\n').enumerate() {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.chars().any(is_forbidden) {
+            let reason = "a control character; write it as an escape in double quotes";
+            return Err(FrontMatterError::invalid(index + 2, reason));
+        }
+    }
+    Ok(())
+}
+
+/// A tab is judged where it stands. A carriage return alone ends a line for some and not for others.
+fn is_forbidden(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+}
