@@ -1,7 +1,9 @@
 //! What holds of front matter: tables for reading and updating, and random cases for both.
 
 mod appending;
+mod random;
 mod reading;
+mod scribe;
 mod setting;
 
 use expect_test::Expect;
