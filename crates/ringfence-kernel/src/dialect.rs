@@ -110,6 +110,9 @@ fn standard(kind: ErrorKind) -> &'static str {
         ErrorKind::Conflict => "CONFLICT",
         ErrorKind::EditNotFound => "EDIT_NOT_FOUND",
         ErrorKind::AmbiguousEdit => "AMBIGUOUS_EDIT",
+        ErrorKind::Frontmatter => "INVALID_FRONTMATTER",
+        ErrorKind::Schema => "SCHEMA_VALIDATION",
+        ErrorKind::Transition => "INVALID_TRANSITION",
         ErrorKind::Timeout => "TIMEOUT",
         ErrorKind::Cancelled => "CANCELLED",
         ErrorKind::UnknownTool => "UNKNOWN_TOOL",
@@ -138,6 +141,9 @@ fn miniclaw(error: &ToolError) -> &'static str {
         | ErrorKind::ReadLimit
         | ErrorKind::WriteLimit
         | ErrorKind::Conflict
+        | ErrorKind::Frontmatter
+        | ErrorKind::Schema
+        | ErrorKind::Transition
         | ErrorKind::Timeout
         | ErrorKind::Cancelled
         | ErrorKind::Unavailable
@@ -158,6 +164,9 @@ fn crewagent(kind: ErrorKind) -> &'static str {
         ErrorKind::NotText => "FS_READ_BINARY_FALLBACK",
         ErrorKind::ReadLimit => "E_READ_LIMIT",
         ErrorKind::WriteLimit => "E_WRITE_LIMIT",
+        ErrorKind::Frontmatter => "E_INVALID_FRONTMATTER",
+        ErrorKind::Schema => "E_SCHEMA_VALIDATION",
+        ErrorKind::Transition => "E_INVALID_TRANSITION",
         ErrorKind::Timeout => "E_TIMEOUT",
         ErrorKind::Cancelled => "E_CANCELLED",
         ErrorKind::UnknownTool | ErrorKind::Unavailable => "TOOL_NOT_AVAILABLE",

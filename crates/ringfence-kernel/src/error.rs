@@ -42,6 +42,12 @@ pub enum ErrorKind {
     EditNotFound,
     /// The text to replace is in the file more than once.
     AmbiguousEdit,
+    /// The YAML front matter does not parse.
+    Frontmatter,
+    /// The front matter parses, and breaks its schema.
+    Schema,
+    /// The graph of the workflow has no such edge.
+    Transition,
     /// Past its deadline.
     Timeout,
     /// The caller cancelled.
