@@ -13,8 +13,9 @@ use rustix::process::geteuid;
 use crate::again::openat;
 use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
+use crate::guard::{ChangeRule, Guard};
 use crate::locks::Locks;
-use crate::mount::{Durability, Mount, Rights, Spot};
+use crate::mount::{Durability, Mount, Rights, Spot, name_of};
 use crate::name::NameRule;
 use crate::path::GuestPath;
 use crate::recover::recover_all;
@@ -74,6 +75,10 @@ pub enum FenceError {
     Alias(String),
     #[error("two mounts are named `{0}`")]
     AliasTaken(String),
+    #[error("`{0}` cannot be guarded: there is no such mount, or it is in use already")]
+    Guard(String),
+    #[error("the workflow graph `{path}` cannot be used: {problem}")]
+    Graph { path: String, problem: String },
 }
 
 impl Fence {
@@ -110,6 +115,14 @@ impl Fence {
         Ok(Self { mounts })
     }
 
+    /// Binds a rule to a file: from now on no change of it goes without the rule. Only before the fence is shared.
+    pub fn guard(&mut self, alias: &str, path: &str, rule: Arc<dyn ChangeRule>) -> Result<(), FenceError> {
+        let mount = self.mounts.iter_mut().find(|mount| &*mount.alias == alias).and_then(Arc::get_mut);
+        let mount = mount.ok_or_else(|| FenceError::Guard(format!("@{alias}/{path}")))?;
+        mount.guards.push(Guard { path: path.as_bytes().to_vec(), rule });
+        Ok(())
+    }
+
     /// Who resolves paths on the workspace: `openat2` or `cap-std`.
     pub fn backend(&self) -> &'static str {
         self.mounts[0].resolver.name()
@@ -137,6 +150,7 @@ impl Fence {
     pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
         let spot = self.find(text)?;
         cx.name_subject(&spot.shown);
+        spot.mount.check_in_place()?;
         Ok(spot)
     }
 
@@ -147,6 +161,7 @@ impl Fence {
             Given::Mounted(text) => self.find_mounted(text)?,
         };
         cx.name_subject(&spot.shown);
+        spot.mount.check_in_place()?;
         Ok(spot)
     }
 
@@ -165,7 +180,7 @@ impl Fence {
         Ok(spot(mount, path, Shown::WithAlias))
     }
 
-    fn find(&self, text: &str) -> Result<Spot, ToolError> {
+    pub(crate) fn find(&self, text: &str) -> Result<Spot, ToolError> {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
         {
@@ -235,10 +250,15 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
     let locks = open_private(state, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let descriptors = openat(CWD, c"/proc/self/fd", flags, Mode::empty()).ok();
+    let root_name = descriptors.as_ref().and_then(|descriptors| name_of(descriptors, root.as_fd()).ok());
     Ok(Mount {
         alias: Arc::from(spec.alias),
         named,
         id: stamp.id,
+        root_name,
+        descriptors,
         host_roots,
         rights: spec.rights,
         privileged: geteuid().is_root(),
@@ -248,6 +268,7 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
         quick: answers_from_memory(&root),
         locks: Locks::new(locks),
         digests: Digests::default(),
+        guards: Vec::new(),
         root,
     })
 }

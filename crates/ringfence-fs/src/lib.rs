@@ -7,12 +7,15 @@
 
 mod again;
 mod audit;
+mod batch;
+mod batch_note;
 mod content;
 mod diff;
 mod digest;
 mod fault;
 mod fence;
 mod front_matter;
+mod guard;
 mod ignore_rules;
 mod locks;
 mod missing;
@@ -28,13 +31,17 @@ mod stamp;
 mod tools;
 mod trash;
 mod walk;
+mod workflow;
 mod workspace;
 
-pub use audit::{AuditError, AuditLog, Broken, Verified, read_records, verify};
+pub use audit::{AuditError, AuditLog, Broken, KnownHead, Verified, read_known_heads, read_records, verify};
 pub use digest::content_id;
 pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
+pub use guard::{Change, ChangeRule};
 pub use mount::{Durability, Rights};
 pub use name::NameRule;
 pub use resolve::PLAIN_FILE_FLAGS;
+pub use slot::STATE_ALIAS;
 pub use tools::register;
+pub use workflow::{Graph, GraphSource, WORKFLOW_FILE, WorkflowGuard};
 pub use workspace::{Surroundings, WorkspaceError, resolve_mount, resolve_workspace};

@@ -7,14 +7,14 @@
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, renameat, unlinkat};
 use rustix::io::Errno;
 
-use crate::again::{ftruncate, openat, pread, pwrite};
+use crate::again::{fsync, ftruncate, openat, pread, pwrite};
 use crate::resolve::CAREFUL;
 use crate::stamp::FileId;
 
@@ -67,6 +67,8 @@ pub(crate) enum Intent {
     /// Bytes are added to the end of a file that was `before` long. Found with a part of them at its end, and nothing
     /// else, it goes back to what it was.
     Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, content: Vec<u8> },
+    /// The file is one of several; a note of their own says what is done to them.
+    Batch { id: Vec<u8> },
 }
 
 /// A name below the root, and the inode that stood there when the note was made.
@@ -111,13 +113,42 @@ impl Locks {
         other: FileId,
         cx: &Context<'_>,
     ) -> Result<Vec<(Held, Option<Intent>)>, ToolError> {
-        let mut ids = [one, other];
+        self.hold_all(&[one, other], cx)
+    }
+
+    /// The locks on several files, each once, in an order that no two callers take differently.
+    pub(crate) fn hold_all(&self, ids: &[FileId], cx: &Context<'_>) -> Result<Vec<(Held, Option<Intent>)>, ToolError> {
+        let mut ids = ids.to_vec();
         ids.sort_by_key(|id| stripe_of(*id));
-        let mut held = vec![self.hold(ids[0], cx)?];
-        if stripe_of(one) != stripe_of(other) {
-            held.push(self.hold(ids[1], cx)?);
-        }
-        Ok(held)
+        ids.dedup_by_key(|id| stripe_of(*id));
+        ids.into_iter().map(|id| self.hold(id, cx)).collect()
+    }
+
+    /// A new file beside the locks.
+    pub(crate) fn create(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
+        openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    pub(crate) fn open_named(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        openat(&self.directory, name, OFlags::RDWR | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+    }
+
+    pub(crate) fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+        renameat(&self.directory, from, &self.directory, to)
+    }
+
+    pub(crate) fn remove(&self, name: &[u8]) {
+        // Left behind, it makes the next who looks do nothing that is not still to be done.
+        let _ = unlinkat(&self.directory, name, AtFlags::empty());
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        fsync(&self.directory)
+    }
+
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 
     /// Every note that a dead holder left, with its lock.
@@ -205,6 +236,7 @@ impl Intent {
             Self::Overwrite { from, to } => {
                 ("overwrite", vec![&from.parent, &from.name, &to.parent, &to.name], vec![from.inode, to.inode])
             }
+            Self::Batch { id } => ("batch", vec![id], Vec::new()),
             Self::Append { parent, name, inode, before, content } => {
                 ("append", vec![parent, name], vec![*inode, *before, content.len() as u64])
             }
@@ -239,6 +271,7 @@ impl Intent {
             (b"overwrite", [from_parent, from, to_parent, to], &[source, target]) => {
                 Some(Self::Overwrite { from: place(from_parent, from, source), to: place(to_parent, to, target) })
             }
+            (b"batch", [id], []) => Some(Self::Batch { id: id.to_vec() }),
             _ => None,
         }
     }
@@ -279,7 +312,7 @@ fn name_of(stripe: u64) -> String {
     format!("{stripe:02x}")
 }
 
-fn unusable(errno: Errno) -> ToolError {
+pub(crate) fn unusable(errno: Errno) -> ToolError {
     if errno == Errno::FBIG {
         return ToolError::new(ErrorKind::WriteLimit, "it is larger than this process may write");
     }
@@ -307,6 +340,7 @@ mod tests {
                 before: 10,
                 content: b"a\0.b".to_vec(),
             },
+            Intent::Batch { id: b"0123".to_vec() },
         ];
         for intent in intents {
             let note = intent.encode();

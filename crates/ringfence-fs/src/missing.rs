@@ -32,8 +32,8 @@ pub(crate) fn explain(spot: &Spot, errno: Errno) -> ToolError {
 }
 
 fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
-    if spot.mount.is_lost() {
-        return ToolError::new(ErrorKind::NotFound, "the workspace directory itself is gone");
+    if let Err(gone) = spot.mount.check_in_place() {
+        return gone;
     }
     let Some((parent, name)) = spot.path.split() else { return error };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;

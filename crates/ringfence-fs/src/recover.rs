@@ -8,6 +8,7 @@ use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
 use crate::again::{fsync, ftruncate, pread};
+use crate::batch_note::{recover_batch, recover_batches};
 use crate::locks::{Held, Intent};
 use crate::mount::{Mount, look};
 use crate::path::GuestPath;
@@ -27,6 +28,7 @@ pub(crate) fn recover_all(mount: &Mount) {
     for (held, intent) in mount.locks.abandoned() {
         recover(mount, &held, &intent);
     }
+    recover_batches(mount);
 }
 
 fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
@@ -50,6 +52,10 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
                 && inode_at(&to_parent, &to.name) == Some(from.inode);
             swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
         }
+        Intent::Batch { id } => {
+            recover_batch(mount, id);
+            Some(())
+        }
         Intent::Append { parent, name, inode, before, content } => {
             let parent = open_parent(mount, parent)?;
             let file = mount.open_at(parent.as_fd(), name, OFlags::RDWR).ok()?;
@@ -63,7 +69,7 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
     }
 }
 
-fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
+pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
     Some(mount.lookup(&GuestPath::real(path), OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
 }
 

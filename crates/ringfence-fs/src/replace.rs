@@ -52,7 +52,7 @@ pub(crate) enum Body {
 
 impl Body {
     /// A new file is as open as it should be, less the umask; a replacement stays closed until it has the old one's mode.
-    fn mode(&self, old: Option<&Old>) -> u32 {
+    pub(crate) fn mode(&self, old: Option<&Old>) -> u32 {
         match (old, self) {
             (Some(_), _) => 0o600,
             (None, Self::Bytes(_)) => 0o644,
@@ -87,7 +87,7 @@ pub(crate) fn replace(
     let parent = made.parent.as_fd();
     check_unmoved(slot, seen, old.as_ref().map(|old| old.stamp), ticket)?;
     check_writable(slot, parent, old.as_ref())?;
-    let body = make(old.as_ref())?;
+    let body = slot.judged(make(old.as_ref())?, old.as_ref(), ticket)?;
     let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
     let intent = |inodes| Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes };
     held.intend(&intent(Vec::new()))?;
@@ -164,7 +164,7 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
     }
 }
 
-fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
+pub(crate) fn open_old(slot: &Slot, parent: BorrowedFd<'_>) -> Result<Option<Old>, ToolError> {
     let opened = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
         // It may be written and not read; then it can still be replaced.
         Err(Errno::ACCESS) => slot.mount.resolver.open_named(parent, &slot.name, PLACE),
@@ -202,7 +202,7 @@ pub(crate) fn check_unmoved(
     }
 }
 
-fn check_writable(slot: &Slot, parent: BorrowedFd<'_>, old: Option<&Old>) -> Result<(), ToolError> {
+pub(crate) fn check_writable(slot: &Slot, parent: BorrowedFd<'_>, old: Option<&Old>) -> Result<(), ToolError> {
     check_directory_writable(parent, &slot.shown)?;
     let Some(old) = old else { return Ok(()) };
     // Taking a name asks nothing of the file that had it, so we ask.
@@ -215,10 +215,10 @@ fn check_writable(slot: &Slot, parent: BorrowedFd<'_>, old: Option<&Old>) -> Res
 
 /// A file that has no name yet that anybody knows. Dropped, it is gone.
 #[derive(Debug)]
-struct Fresh<'a> {
+pub(crate) struct Fresh<'a> {
     parent: BorrowedFd<'a>,
     name: Vec<u8>,
-    fd: OwnedFd,
+    pub(crate) fd: OwnedFd,
 }
 
 /// Whether anything of ours still stands at the temporary name.
@@ -229,13 +229,13 @@ enum Rest {
 }
 
 impl<'a> Fresh<'a> {
-    fn create(parent: BorrowedFd<'a>, name: Vec<u8>, mode: u32) -> Result<Self, Errno> {
+    pub(crate) fn create(parent: BorrowedFd<'a>, name: Vec<u8>, mode: u32) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
         let fd = openat(parent, name.as_slice(), flags, Mode::from_raw_mode(mode))?;
         Ok(Self { parent, name, fd })
     }
 
-    fn fill(&self, body: &Body, cx: &Context<'_>, shown: &str) -> Result<(u64, Digest), ToolError> {
+    pub(crate) fn fill(&self, body: &Body, cx: &Context<'_>, shown: &str) -> Result<(u64, Digest), ToolError> {
         let mut hasher = Hasher::default();
         let mut size = 0u64;
         let mut put = |bytes: &[u8]| {
@@ -269,7 +269,7 @@ impl<'a> Fresh<'a> {
     }
 
     /// Owner, mode and attributes of the file that it replaces.
-    fn take_after(&self, old: &Old, shown: &str) -> Result<(), ToolError> {
+    pub(crate) fn take_after(&self, old: &Old, shown: &str) -> Result<(), ToolError> {
         let fail = |errno| fault(errno, shown);
         let mine = Stamp::of(&fstat(&self.fd).map_err(fail)?);
         if mine.owner != old.stamp.owner {
@@ -368,7 +368,7 @@ impl<'a> Fresh<'a> {
     }
 
     /// The temporary name is no longer ours to remove.
-    fn published(mut self) {
+    pub(crate) fn published(mut self) {
         self.name.clear();
     }
 }
@@ -381,7 +381,7 @@ impl Drop for Fresh<'_> {
     }
 }
 
-fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
+pub(crate) fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
     let message = format!("`{}` was changed by another program at the same moment; nothing was changed", slot.shown);
     let error = ToolError::new(ErrorKind::Conflict, message);
     match copy {
@@ -430,7 +430,7 @@ pub(crate) fn temporary_name() -> Result<Vec<u8>, Errno> {
 }
 
 /// The lock for a file that does not exist yet.
-fn future_id(parent: BorrowedFd<'_>, name: &[u8]) -> Result<FileId, Errno> {
+pub(crate) fn future_id(parent: BorrowedFd<'_>, name: &[u8]) -> Result<FileId, Errno> {
     let FileId { device, inode } = Stamp::of(&fstat(parent)?).id;
     let mixed = name.iter().fold(inode, |mixed, byte| (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     Ok(FileId { device, inode: mixed })

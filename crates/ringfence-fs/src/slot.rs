@@ -22,7 +22,7 @@ use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
 
 /// The mount that has the state of a run.
-const STATE: &str = "state";
+pub const STATE_ALIAS: &str = "state";
 
 /// One name, and the directory that has it or is to have it.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ impl Slot {
             real_parent,
         };
         slot.check_not_ours()?;
+        slot.check_beside_guards()?;
         let found = slot.look()?;
         if spot.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != Kind::Directory)
@@ -109,7 +110,7 @@ impl Slot {
     /// The log of a run is written by the host alone.
     fn check_not_ours(&self) -> Result<(), ToolError> {
         let real = self.path();
-        if &*self.mount.alias == STATE && (real == b"logs" || real.starts_with(b"logs/")) {
+        if &*self.mount.alias == STATE_ALIAS && (real == b"logs" || real.starts_with(b"logs/")) {
             let message = format!("`{}` is the log of the run; it can be read and not changed", self.shown);
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }

@@ -10,7 +10,7 @@ mod keys;
 mod verify;
 mod writer;
 
-pub use verify::{Broken, Verified, verify};
+pub use verify::{Broken, KnownHead, Verified, read_known_heads, verify};
 pub use writer::{AuditError, AuditLog};
 
 use std::fs::File;

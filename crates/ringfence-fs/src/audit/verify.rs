@@ -1,7 +1,8 @@
 //! Checking the chain: every link, every signed head, the end.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -23,6 +24,13 @@ pub struct Verified {
     pub hash: String,
 }
 
+/// A head that was kept elsewhere: a record's number and hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownHead {
+    pub number: u64,
+    pub hash: String,
+}
+
 /// The first thing that is not true.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
@@ -36,12 +44,15 @@ pub enum Broken {
     Read(#[from] io::Error),
 }
 
-/// Checks the log below `state`. `known` is a head that was kept elsewhere: a record's number and hash.
-pub fn verify(state: &Path, known: Option<(u64, &str)>) -> Result<Verified, Broken> {
+/// Checks the log below `state`. `known` are heads that were kept elsewhere.
+pub fn verify(state: &Path, known: &[KnownHead]) -> Result<Verified, Broken> {
     let directory = open_own(state, DIRECTORY)?;
     let Snapshot { segments, heads } = Snapshot::take(&directory)?;
-    let mut wanted: Vec<(u64, String)> = heads.iter().map(|head| (head.seq, head.hash.clone())).collect();
-    wanted.extend(known.map(|(seq, hash)| (seq, hash.to_owned())));
+    let mut wanted: HashMap<u64, Vec<String>> = HashMap::new();
+    let signed = heads.into_iter().map(|head| KnownHead { number: head.seq, hash: head.hash });
+    for KnownHead { number, hash } in signed.chain(known.iter().cloned()) {
+        wanted.entry(number).or_default().push(hash);
+    }
     let mut chain = Chain { seq: 0, hash: NOTHING.to_owned(), wanted };
     for (index, (segment, length)) in segments.into_iter().enumerate() {
         let file = segment_name(segment);
@@ -50,11 +61,22 @@ pub fn verify(state: &Path, known: Option<(u64, &str)>) -> Result<Verified, Brok
         }
         chain.read(&directory, &file, length)?;
     }
-    let signed = chain.wanted.iter().map(|(seq, _)| *seq).max().unwrap_or(0);
+    let signed = chain.wanted.keys().copied().max().unwrap_or(0);
     if signed > chain.seq {
         return Err(Broken::Cut { end: chain.seq, head: signed });
     }
     Ok(Verified { records: chain.seq, signed, hash: chain.hash })
+}
+
+/// Reads heads that were sent to a second place, a line each. They are compared with the log as they are: whoever could
+/// write the log anew could sign it anew too.
+pub fn read_known_heads(second: impl BufRead) -> Result<Vec<KnownHead>, Broken> {
+    let mut heads = Vec::new();
+    for (number, line) in (1..).zip(second.lines()) {
+        let head: Head = serde_json::from_str(&line?).map_err(|_| Broken::Head(number, "it is not a head"))?;
+        heads.push(KnownHead { number: head.seq, hash: head.hash });
+    }
+    Ok(heads)
 }
 
 /// What there is at one moment between two records, so that calls can go on while it is checked.
@@ -83,7 +105,7 @@ struct Chain {
     seq: u64,
     hash: String,
     /// Records that somebody vouched for.
-    wanted: Vec<(u64, String)>,
+    wanted: HashMap<u64, Vec<String>>,
 }
 
 impl Chain {
@@ -107,7 +129,7 @@ impl Chain {
             }
             self.seq = link.seq;
             self.hash = hash_of(text);
-            if self.wanted.iter().any(|(seq, hash)| *seq == self.seq && *hash != self.hash) {
+            if self.wanted.get(&self.seq).is_some_and(|hashes| hashes.iter().any(|hash| *hash != self.hash)) {
                 return Err(broken("it is not the record that the signed head is about"));
             }
         }

@@ -4,6 +4,7 @@
 //! change that is about to be made is on disk before it is made.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -49,6 +50,8 @@ pub struct AuditLog {
     directory: OwnedFd,
     lock: OwnedFd,
     keys: Keys,
+    /// Where signed heads go too.
+    second: Option<File>,
     segment_bytes: u64,
     state: Mutex<State>,
 }
@@ -87,13 +90,20 @@ impl AuditLog {
         let now = Instant::now();
         let state =
             State { end: None, since_head: 0, last_head: now, refused: Refused { since: now, seen: 0, unlisted: 0 } };
-        Ok(Self { directory, lock, keys: keys?, segment_bytes: SEGMENT_BYTES, state: Mutex::new(state) })
+        Ok(Self { directory, lock, keys: keys?, second: None, segment_bytes: SEGMENT_BYTES, state: Mutex::new(state) })
     }
 
     /// Begins a new segment once one has so many bytes.
     #[must_use]
     pub fn with_segments_of(mut self, segment_bytes: u64) -> Self {
         self.segment_bytes = segment_bytes;
+        self
+    }
+
+    /// Sends every signed head to a second place as well: a file that whoever rewrites the log does not reach.
+    #[must_use]
+    pub fn with_heads_to(mut self, second: File) -> Self {
+        self.second = Some(second);
         self
     }
 
@@ -204,6 +214,9 @@ impl AuditLog {
             ftruncate(&file, size - (tail.len() - whole) as u64)?;
         }
         write_all(file.as_fd(), &line)?;
+        if let Some(second) = &self.second {
+            write_all(second.as_fd(), &line)?;
+        }
         state.since_head = 0;
         state.last_head = Instant::now();
         Ok(())

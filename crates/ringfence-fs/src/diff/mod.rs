@@ -5,15 +5,13 @@
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
-#![cfg_attr(not(test), allow(dead_code), expect(unused_imports, reason = "the tool that applies patches comes next"))]
-
 mod apply;
 mod header;
 mod hunk;
 mod lines;
 mod parse;
 
-pub(crate) use apply::{Applied, Placed, apply};
+pub(crate) use apply::{Placed, apply};
 pub(crate) use parse::parse;
 
 /// What a diff says about one file.

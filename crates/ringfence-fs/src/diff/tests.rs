@@ -9,7 +9,8 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::ErrorKind;
 
-use super::{Applied, Change, FilePatch, Hunk, Placed, apply, parse};
+use super::apply::Applied;
+use super::{Change, FilePatch, Hunk, Placed, apply, parse};
 
 /// What is read from a patch; or what is wrong with it, without the advice.
 pub(super) fn read(patch: &str) -> String {

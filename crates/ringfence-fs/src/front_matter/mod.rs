@@ -14,7 +14,6 @@ mod tests;
 mod tree;
 mod update;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "the patch tool and the workflow guard will use it"))]
 pub(crate) use update::{Update, apply};
 
 use std::borrow::Cow;

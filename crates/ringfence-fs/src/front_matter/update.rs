@@ -30,7 +30,6 @@ pub(crate) struct Update {
 }
 
 /// The same file with the update in its front matter. If it changes nothing, the text is what it was.
-#[cfg_attr(not(test), expect(dead_code, reason = "the patch tool will use it"))]
 pub(crate) fn apply(text: &str, update: &Update) -> Result<String, FrontMatterError> {
     let front = FrontMatter::read(text)?;
     let mut json = front.to_json();

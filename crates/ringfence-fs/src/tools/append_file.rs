@@ -134,10 +134,10 @@ fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>)
     };
     check_unmoved(slot, seen, Some(old.stamp), ticket)?;
     check_grown_size(slot, &old, content, ticket.context())?;
-    if old.stamp.links == 1 {
+    if old.stamp.links == 1 && !slot.is_guarded() {
         return append_in_place(slot, parent, &held, &old, content, ticket);
     }
-    // The other names of this file may be outside: they keep what they had.
+    // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
     drop((held, place));
     replace(slot, seen, ticket, |old| {
         let Some(old) = old else { return Ok(Body::Bytes(content.to_vec())) };

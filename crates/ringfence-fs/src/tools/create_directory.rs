@@ -65,7 +65,10 @@ impl Tool for CreateDirectory {
         let slot = Slot::find(&spot, Meant::Anything, Parents::MayBeMade)?;
         let place = slot.place();
         Ok(match slot.look()? {
-            None => Plan { touches: vec![Touch { verb: Verb::Create, place }], work: Work::Make { slot } },
+            None => {
+                slot.check_not_guarded()?;
+                Plan { touches: vec![Touch { verb: Verb::Create, place }], work: Work::Make { slot } }
+            }
             Some(found) if found.kind == Kind::Directory => {
                 Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work::Exists { shown: slot.shown } }
             }

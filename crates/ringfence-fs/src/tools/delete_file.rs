@@ -67,6 +67,9 @@ impl Tool for DeleteFile {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
         let (slot, seen) = Slot::find_existing(&spot, Meant::Anything)?;
+        if seen.kind == Kind::Directory {
+            slot.check_nothing_guarded_inside()?;
+        }
         let place = slot.place();
         let manifest = match seen.kind {
             Kind::Directory => {
@@ -130,6 +133,7 @@ impl Tool for DeleteFile {
             recover(&slot.mount, &held, &intent);
         }
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
+        slot.judge_removal(ticket)?;
         // Once it has happened, nothing that can be had before may fail.
         let directory = match slot.mount.durability {
             Durability::Full => Some(listing(parent).map_err(fail)?),

@@ -10,12 +10,11 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Changed, check_size};
+use super::{Changed, check_size, read_text};
 use crate::Fence;
-use crate::content::{read_up_to, text_of};
 use crate::digest::{Digest, check_match};
 use crate::fault::fault;
-use crate::replace::{Body, Old, replace};
+use crate::replace::{Body, replace};
 use crate::slot::{Meant, Slot};
 use crate::stamp::Stamp;
 
@@ -219,16 +218,6 @@ impl Tool for EditFile {
         })?;
         Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced, mixed_endings })
     }
-}
-
-fn read_text(slot: &Slot, old: &Old, cx: &Context<'_>) -> Result<String, ToolError> {
-    let what = format!("`{}`", slot.shown);
-    check_size(&what, "max_appended_file_bytes", old.stamp.size, cx.limits.appended_file_bytes)?;
-    if old.stamp.closed_to_readers() {
-        return Err(fault(Errno::ACCESS, &slot.shown));
-    }
-    let bytes = read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
-    text_of(bytes, false, &slot.shown)
 }
 
 fn apply(text: &str, edit: &Edit, shown: &str, cx: &Context<'_>) -> Result<(String, usize), ToolError> {

@@ -1,6 +1,7 @@
 //! The file tools, one file each, and the list of them.
 
 mod append_file;
+mod apply_patch;
 mod copy_file;
 mod create_directory;
 mod delete_file;
@@ -17,12 +18,16 @@ mod write_file;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ringfence_kernel::{ErrorKind, NameTaken, Registry, Ticket, ToolError};
+use ringfence_kernel::{Context, ErrorKind, NameTaken, Registry, Ticket, ToolError};
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::replace::Written;
+use crate::content::{read_up_to, text_of};
+use crate::fault::fault;
+use crate::replace::{Old, Written};
+use crate::slot::Slot;
 
 /// Gives every file tool to a registry. The order is the order in which dialects list them.
 pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -31,6 +36,7 @@ pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken>
     append_file::register(registry, fence)?;
     list_directory::register(registry, fence)?;
     edit_file::register(registry, fence)?;
+    apply_patch::register(registry, fence)?;
     delete_file::register(registry, fence)?;
     move_file::register(registry, fence)?;
     copy_file::register(registry, fence)?;
@@ -108,6 +114,17 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
     }
     let message = format!("{what} has {size} bytes and exceeds {setting} ({limit})");
     Err(ToolError::new(ErrorKind::WriteLimit, message).detail("limit", limit))
+}
+
+/// The text of a file that is about to be changed.
+fn read_text(slot: &Slot, old: &Old, cx: &Context<'_>) -> Result<String, ToolError> {
+    let what = format!("`{}`", slot.shown);
+    check_size(&what, "max_appended_file_bytes", old.stamp.size, cx.limits.appended_file_bytes)?;
+    if old.stamp.closed_to_readers() {
+        return Err(fault(Errno::ACCESS, &slot.shown));
+    }
+    let bytes = read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
+    text_of(bytes, false, &slot.shown)
 }
 
 /// A pattern for paths below a directory. Without a slash it is for names, at any depth.

@@ -79,6 +79,10 @@ impl Tool for MoveFile {
             return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("copy the file and delete the old one"));
         }
         may_create(&to.name, to.mount.names)?;
+        if seen.kind != Kind::File {
+            from.check_nothing_guarded_inside()?;
+            to.check_nothing_guarded_inside()?;
+        }
         let target = to.look()?;
         check_target(&from, &to, &seen, target.as_ref(), args.overwrite)?;
         let (away, there) = (from.place(), to.place());
@@ -129,6 +133,8 @@ impl Tool for MoveFile {
             }
         }
         check_unmoved(&work, ticket)?;
+        from.judge_removal(ticket)?;
+        to.judge_arrival(from, ticket)?;
         // Once it has happened, nothing that can be had before may fail.
         let listings = match from.mount.durability {
             Durability::Full => vec![

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ringfence_fs::{AuditLog, read_records, verify};
+use ringfence_fs::{AuditLog, KnownHead, read_known_heads, read_records, verify};
 use ringfence_kernel::{
     AuditSink as _, Catalog, Dialect, ErrorKind, Limits, Moment, Place, Principal, Record, Session, ToolError, Touch,
     Verb,
@@ -83,14 +83,14 @@ fn moments(state: &Path) -> Vec<String> {
 #[test]
 fn a_log_that_nobody_touched_is_whole() {
     let (state, log, _) = sample();
-    let verified = verify(state.path(), None).unwrap();
+    let verified = verify(state.path(), &[]).unwrap();
     assert_eq!((verified.records, verified.signed), (7, 7));
     assert_eq!(moments(state.path()), ["genesis", "begin", "end", "begin", "end", "begin", "end"]);
     let text = std::fs::read_to_string(log).unwrap();
     assert!(!text.contains("CONTENTS") && !text.contains("ARGUMENTS"), "{text}");
-    verify(state.path(), Some((7, &verified.hash))).unwrap();
-    verify(state.path(), Some((6, &verified.hash))).unwrap_err();
-    verify(state.path(), Some((8, &verified.hash))).unwrap_err();
+    verify(state.path(), &[known(7, &verified.hash)]).unwrap();
+    verify(state.path(), &[known(6, &verified.hash)]).unwrap_err();
+    verify(state.path(), &[known(8, &verified.hash)]).unwrap_err();
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn any_byte_that_is_flipped_is_found() {
                 let mut bad = good.clone();
                 bad[at] ^= flip;
                 std::fs::write(&file, &bad).unwrap();
-                assert!(verify(state.path(), None).is_err(), "byte {at} of {} by {flip}", file.display());
+                assert!(verify(state.path(), &[]).is_err(), "byte {at} of {} by {flip}", file.display());
             }
         }
         std::fs::write(&file, &good).unwrap();
-        verify(state.path(), None).unwrap();
+        verify(state.path(), &[]).unwrap();
     }
 }
 
@@ -118,7 +118,7 @@ fn any_line_that_is_dropped_doubled_or_swapped_and_any_end_that_is_cut_is_found(
     let lines: Vec<&str> = good.split_inclusive('\n').collect();
     let check = |what: String, bad: String| {
         std::fs::write(&log, bad).unwrap();
-        assert!(verify(state.path(), None).is_err(), "{what}");
+        assert!(verify(state.path(), &[]).is_err(), "{what}");
     };
     for at in 0..lines.len() {
         let mut dropped = lines.clone();
@@ -141,15 +141,47 @@ fn any_line_that_is_dropped_doubled_or_swapped_and_any_end_that_is_cut_is_found(
 #[test]
 fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
     let (state, _, _) = sample();
-    let known = verify(state.path(), None).unwrap();
+    let known = verify(state.path(), &[]).unwrap();
     std::fs::remove_dir_all(state.path().join("audit")).unwrap();
     let log = AuditLog::open(state.path()).unwrap();
     for id in ["1", "2", "3", "4"] {
         call(&log, id);
     }
     drop(log);
-    verify(state.path(), None).unwrap();
-    verify(state.path(), Some((known.records, &known.hash))).unwrap_err();
+    verify(state.path(), &[]).unwrap();
+    verify(state.path(), &[self::known(known.records, &known.hash)]).unwrap_err();
+}
+
+fn known(number: u64, hash: &str) -> KnownHead {
+    KnownHead { number, hash: hash.to_owned() }
+}
+
+#[test]
+fn heads_that_were_sent_to_a_second_place_show_a_log_that_was_cut_or_written_anew() {
+    let state = tempfile::tempdir().unwrap();
+    let second = state.path().join("second");
+    let open = || {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&second).unwrap();
+        AuditLog::open(state.path()).unwrap().with_heads_to(file)
+    };
+    for id in ["1", "2", "3"] {
+        call(&open(), id);
+    }
+    let read = || read_known_heads(std::fs::read(&second).unwrap().as_slice());
+    let heads = read().unwrap();
+    assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [3, 5, 7]);
+    verify(state.path(), &heads).unwrap();
+    // Whoever has the key and all the files writes a log of their own, signed and whole.
+    std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    for id in ["1", "2", "3", "4"] {
+        call(&log, id);
+    }
+    drop(log);
+    verify(state.path(), &[]).unwrap();
+    verify(state.path(), &heads).unwrap_err();
+    std::fs::write(&second, "no head\n").unwrap();
+    read().unwrap_err();
 }
 
 #[test]
@@ -161,11 +193,11 @@ fn a_line_that_a_dying_process_left_incomplete_is_dropped_and_reported() {
     let mut torn = std::fs::read_to_string(&heads).unwrap();
     torn.push_str("{\"seq\"");
     std::fs::write(&heads, torn).unwrap();
-    verify(state.path(), None).unwrap_err();
+    verify(state.path(), &[]).unwrap_err();
     let log = AuditLog::open(state.path()).unwrap();
     call(&log, "4");
     drop(log);
-    assert_eq!(verify(state.path(), None).unwrap().records, 10);
+    assert_eq!(verify(state.path(), &[]).unwrap().records, 10);
     let after = records(state.path());
     assert_eq!((&after[7]["moment"], &after[7]["bytes"]), (&"repaired".into(), &20.into()));
 }
@@ -184,7 +216,7 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
             });
         }
     });
-    let verified = verify(state.path(), None).unwrap();
+    let verified = verify(state.path(), &[]).unwrap();
     let records = records(state.path());
     let ends = records.iter().filter(|record| record["moment"] == "end").count();
     let segments = records.iter().filter(|record| record["moment"] == "genesis").count();
@@ -192,7 +224,7 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
     assert!(segments > 5, "only {segments} segments");
     // A segment that is gone is a gap.
     std::fs::remove_file(state.path().join("audit/000002.jsonl")).unwrap();
-    verify(state.path(), None).unwrap_err();
+    verify(state.path(), &[]).unwrap_err();
 }
 
 #[test]
@@ -204,7 +236,7 @@ fn refused_calls_past_a_number_are_counted_and_not_listed() {
     }
     call(&log, "1");
     drop(log);
-    verify(state.path(), None).unwrap();
+    verify(state.path(), &[]).unwrap();
     let records = records(state.path());
     let refused = records.iter().filter(|record| record["moment"] == "refused").count();
     let unlisted = records.iter().find(|record| record["moment"] == "refused-unlisted").unwrap();

@@ -229,6 +229,7 @@ fn a_cancelled_walk_stops_where_it_is() {
     let calls = [
         ("list_directory", json!({"path": "tree", "recursive": true})),
         ("find_files", json!({"path": "tree", "glob": "**/*.txt"})),
+        ("search_files", json!({"path": "tree", "pattern": "nothing"})),
         ("delete_file", json!({"path": "tree", "recursive": true})),
         ("move_file", json!({"from": "tree", "to": "wood"})),
     ];
@@ -259,6 +260,7 @@ fn a_walk_that_is_cancelled_as_it_begins_is_answered_at_once_and_gives_its_worke
     let calls = [
         ("list_directory", json!({"path": ".", "recursive": true})),
         ("find_files", json!({"path": ".", "glob": "**/*"})),
+        ("search_files", json!({"path": ".", "pattern": "nothing"})),
         ("delete_file", json!({"path": "tree", "recursive": true})),
     ];
     for (tool, arguments) in &calls {
@@ -285,6 +287,12 @@ fn a_change_that_waits_for_a_lock_ends_in_time_and_changes_nothing() {
         ("write_file", json!({"path": "new.txt", "content": "new\n"})),
         ("append_file", json!({"path": "f.txt", "content": "new\n"})),
         ("edit_file", json!({"path": "f.txt", "oldText": "old", "newText": "new"})),
+        ("apply_patch", json!({"patch": "--- f.txt\n+++ f.txt\n@@ -1 +1 @@\n-old\n+new\n"})),
+        (
+            "apply_patch",
+            json!({"patch": "--- f.txt\n+++ f.txt\n@@ -1 +1 @@\n-old\n+new\n\
+            --- /dev/null\n+++ g.txt\n@@ -0,0 +1 @@\n+new\n"}),
+        ),
         ("copy_file", json!({"from": "f.txt", "to": "copy.txt"})),
         ("move_file", json!({"from": "f.txt", "to": "moved.txt"})),
         ("delete_file", json!({"path": "f.txt"})),

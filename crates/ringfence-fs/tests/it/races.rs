@@ -141,6 +141,11 @@ impl Pattern {
             ("append_file", json!({"path": file, "content": "inside\n"})),
             ("append_file", json!({"path": new, "content": "inside\n"})),
             ("edit_file", json!({"path": file, "oldText": "inside", "newText": "inside", "replaceAll": true})),
+            ("search_files", json!({"path": directory, "pattern": "inside"})),
+            ("search_files", json!({"path": top, "pattern": "inside"})),
+            ("search_files", json!({"path": file, "pattern": "inside"})),
+            ("apply_patch", json!({"path": file, "patch": "@@ -1 +1 @@\n-inside\n+inside\n"})),
+            ("apply_patch", json!({"patch": both(&file, &new)})),
             ("copy_file", json!({"from": file, "to": copy, "overwrite": true})),
             ("copy_file", json!({"from": file, "to": "taken.txt", "overwrite": true})),
             ("read_file", json!({"path": "taken.txt"})),
@@ -383,6 +388,12 @@ fn unsafe_write(world: &World, path: &str) -> bool {
     leads_inside(world, path)
         && std::fs::write(world.root.join(path), "inside\n").is_ok()
         && std::fs::read_to_string(world.outside.join("twin/f.txt")).is_ok_and(|text| text != SECRET)
+}
+
+/// A patch of two files at once.
+fn both(one: &str, other: &str) -> String {
+    let part = |path: &str| format!("--- {path}\n+++ {path}\n@@ -1 +1 @@\n-inside\n+inside\n");
+    part(one) + &part(other)
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_fs::{Backend, Fence, MountSpec, Options, Rights};
+use ringfence_fs::{
+    Backend, Fence, GraphSource, MountSpec, Options, Rights, STATE_ALIAS, WORKFLOW_FILE, WorkflowGuard,
+};
 use ringfence_kernel::{
     AuditSink, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry,
     Session, ToolCall, Unrecorded,
@@ -23,6 +25,8 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     /// Further mounts, by alias, made below the temporary directory.
     pub(crate) mounts: Vec<(&'static str, Rights)>,
+    /// The graph of the workflow whose state `@state` has.
+    pub(crate) graph: Option<&'static str>,
     /// Who takes the records, if anybody.
     pub(crate) trace: Option<Trace>,
     pub(crate) workers: usize,
@@ -42,6 +46,7 @@ impl Setup {
             options: Options::default(),
             limits: Limits::of(dialect),
             mounts: Vec::new(),
+            graph: None,
             trace: None,
             workers: 8,
         }
@@ -103,7 +108,11 @@ impl World {
         };
         let others = setup.mounts.iter().map(mount).collect();
         let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
-        let fence = Fence::new(workspace, others, &directory.path().join("state"), setup.options).unwrap();
+        let mut fence = Fence::new(workspace, others, &directory.path().join("state"), setup.options).unwrap();
+        if setup.mounts.iter().any(|(alias, _)| *alias == STATE_ALIAS) {
+            let graph = setup.graph.map(|path| GraphSource::new(&fence, path).unwrap());
+            fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph })).unwrap();
+        }
         let mut registry = Registry::new();
         ringfence_fs::register(&mut registry, &fence).unwrap();
         let session = Session {

@@ -54,6 +54,7 @@ pub(crate) fn operations(dialect: Dialect, path: &str) -> Vec<Operation> {
             ("append_file", json!({"path": path, "content": "new"}), Use::Write),
             ("copy_file", json!({"from": "other.txt", "to": path, "overwrite": true}), Use::Write),
             ("edit_file", json!({"path": path, "oldText": "other", "newText": "new"}), Use::Edit),
+            ("apply_patch", json!({"path": path, "patch": "@@ -1 +1 @@\n-other\n+new\n"}), Use::Edit),
             ("move_file", json!({"from": "other.txt", "to": path}), Use::MoveTo { overwrite: false }),
             ("move_file", json!({"from": "other.txt", "to": path, "overwrite": true}), Use::MoveTo { overwrite: true }),
             ("create_directory", json!({"path": path}), Use::MakeDirectory),

@@ -15,6 +15,7 @@ mod links;
 mod mounted;
 mod mounts;
 mod move_delete;
+mod patch;
 mod permissions;
 mod protocol;
 mod special;
@@ -334,6 +335,9 @@ fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
         ErrorKind::Conflict => ("CONFLICT", "io_error: ", "E_PRECONDITION_FAILED"),
         ErrorKind::EditNotFound => ("EDIT_NOT_FOUND", "edit_not_found: ", "E_PRECONDITION_FAILED"),
         ErrorKind::AmbiguousEdit => ("AMBIGUOUS_EDIT", "ambiguous_edit: ", "E_PRECONDITION_FAILED"),
+        ErrorKind::Frontmatter => ("INVALID_FRONTMATTER", "io_error: ", "E_INVALID_FRONTMATTER"),
+        ErrorKind::Schema => ("SCHEMA_VALIDATION", "io_error: ", "E_SCHEMA_VALIDATION"),
+        ErrorKind::Transition => ("INVALID_TRANSITION", "io_error: ", "E_INVALID_TRANSITION"),
         ErrorKind::Timeout => ("TIMEOUT", "io_error: ", "E_TIMEOUT"),
         ErrorKind::Cancelled => ("CANCELLED", "io_error: ", "E_CANCELLED"),
         ErrorKind::UnknownTool => ("UNKNOWN_TOOL", "tool not found: ", "TOOL_NOT_AVAILABLE"),

@@ -224,26 +224,44 @@ fn mounts_that_overlap_are_refused_at_the_start() {
 }
 
 #[test]
-fn a_root_that_was_renamed_or_replaced_is_still_the_one_that_was_opened() {
+fn a_root_that_was_renamed_or_replaced_says_so_and_the_newcomer_is_never_touched() {
     check(|| {
         let moved = |world: &World| std::fs::rename(&world.root, world.host_path().join("renamed")).unwrap();
+        let back = |world: &World| {
+            let _ = std::fs::remove_dir_all(&world.root).or_else(|_| std::fs::remove_file(&world.root));
+            std::fs::rename(world.host_path().join("renamed"), &world.root).unwrap();
+        };
         let calls = |case: Case| {
-            case.works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x"))
-                .works("write_file", json!({"path": "a/g", "content": "y", "createDirs": true}), |world, _| {
-                    assert_eq!(std::fs::read_to_string(world.host_path().join("renamed/a/g")).unwrap(), "y");
-                })
+            case.fails_saying("read_file", json!({"path": "f"}), NotFound, &["moved or replaced"])
                 .fails("read_file", json!({"path": "secret"}), NotFound)
-                .works("move_file", json!({"from": "f", "to": "a/f"}), |_, _| ())
-                .works("list_directory", json!({"path": "a"}), |_, value| {
-                    assert_eq!(value["entries"].as_array().unwrap().len(), 2);
-                })
-                .works("delete_file", json!({"path": "a", "recursive": true}), |_, _| ())
+                .fails("list_directory", json!({"path": "."}), NotFound)
+                .fails("search_files", json!({"path": ".", "pattern": "x"}), NotFound)
+                .fails("write_file", json!({"path": "a/g", "content": "y", "createDirs": true}), NotFound)
+                .fails("move_file", json!({"from": "f", "to": "g"}), NotFound)
+                .fails("delete_file", json!({"path": "f"}), NotFound)
+                .then(back)
+                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x"))
         };
         vec![
             calls(case("renamed").file("f", "x").given(moved)),
+            calls(case("replaced by another directory").file("f", "x").given(moved).given(|world| {
+                std::fs::create_dir(&world.root).unwrap();
+                std::fs::write(world.root.join("f"), "of the newcomer").unwrap();
+            })),
             calls(case("replaced by a link that leads out").file("f", "x").given(moved).given(|world| {
                 std::os::unix::fs::symlink("outside", &world.root).unwrap();
             })),
+            case("a mount that was replaced, beside one that was not")
+                .mounted(&[("pkg", Rights::ReadOnly)])
+                .file("f", "x")
+                .given(|world| {
+                    let mount = world.host_path().join("mount-pkg");
+                    std::fs::rename(&mount, world.host_path().join("renamed")).unwrap();
+                    std::fs::create_dir(&mount).unwrap();
+                    std::fs::write(mount.join("f"), "of the newcomer").unwrap();
+                })
+                .fails_saying("read_file", json!({"path": "@pkg/f"}), NotFound, &["the mount `@pkg`"])
+                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x")),
         ]
     });
 }
@@ -254,7 +272,7 @@ fn a_root_that_was_deleted_is_gone() {
         vec![
             case("the mount is lost, and says so")
                 .given(|world| std::fs::remove_dir_all(&world.root).unwrap())
-                .fails_saying("read_file", json!({"path": "f"}), NotFound, &["gone"])
+                .fails_saying("read_file", json!({"path": "f"}), NotFound, &["removed"])
                 .fails("list_directory", json!({"path": "."}), NotFound)
                 .fails("list_directory", json!({"path": ".", "recursive": true}), NotFound)
                 .fails("find_files", json!({"path": ".", "glob": "*"}), NotFound)

@@ -1,0 +1,349 @@
+//! Several files changed, all or none.
+//!
+//! Every new file is written beside its place first. Then each takes its name, one after the other; the first that
+//! cannot ends it, and those before it go back. A note in our state directory has every step, so that whoever comes
+//! after a process that died in between takes the steps back or, once the note says that all were made, clears away
+//! what they displaced.
+//!
+//! Not here: directories, changes on different mounts, and one change alone (`replace.rs`).
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
+use rustix::fs::{AtFlags, RenameFlags, fstat, unlinkat};
+use rustix::io::Errno;
+
+use crate::again::{fsync, renameat_with};
+use crate::batch_note::{BatchNote, Entry, Step};
+use crate::digest::Digest;
+use crate::fault::{fault, unsynced};
+use crate::locks::{Held, Intent, Tree};
+use crate::mount::{Durability, Mount, look, rename_onto_nothing};
+use crate::recover::recover;
+use crate::replace::{
+    Body, Fresh, Old, Written, changed_meanwhile, check_unmoved, check_writable, future_id, open_old, temporary_name,
+};
+use crate::slot::{Made, Slot};
+use crate::stamp::{FileId, Stamp};
+use crate::trash::keep_as_conflict;
+
+/// A file that is to be changed, and what the plan found there.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) slot: Slot,
+    pub(crate) seen: Option<Stamp>,
+}
+
+/// What shall be at a target.
+#[derive(Debug)]
+pub(crate) enum Goal {
+    Contents(Body),
+    Nothing,
+}
+
+/// Changes files of one mount, all or none. `make` is called for each with what is there now, under the locks of all,
+/// and says what shall be there instead. Nothing comes back for a file that went.
+pub(crate) fn change_all(
+    targets: &[Target],
+    ticket: &Ticket<'_>,
+    mut make: impl FnMut(usize, Option<&Old>) -> Result<Goal, ToolError>,
+) -> Result<Vec<Option<Written>>, ToolError> {
+    let Some(Target { slot: first, .. }) = targets.first() else { return Ok(Vec::new()) };
+    let (mount, cx) = (&*first.mount, ticket.context());
+    let _place = first.hold_place(Tree::Shared, cx)?;
+    for target in &targets[1..] {
+        target.slot.check_place()?;
+    }
+    let locks = hold_all(mount, targets, cx)?;
+    let mut made = Parents(Vec::new());
+    let mut goals = Vec::new();
+    for (index, Target { slot, seen }) in targets.iter().enumerate() {
+        let parents = slot.make_parents(cx)?;
+        let old = open_old(slot, parents.parent.as_fd())?;
+        check_unmoved(slot, *seen, old.as_ref().map(|old| old.stamp), ticket)?;
+        check_writable(slot, parents.parent.as_fd(), old.as_ref())?;
+        goals.push((make(index, old.as_ref())?, old));
+        made.0.push(parents);
+    }
+    let written = {
+        let mut members = Vec::new();
+        for ((target, (goal, old)), parents) in targets.iter().zip(goals).zip(&made.0) {
+            members.push(Member::plan(&target.slot, parents.parent.as_fd(), goal, old, ticket)?);
+        }
+        let note = BatchNote::write(&mount.locks, &members.iter().map(Member::entry).collect::<Vec<_>>())?;
+        for held in &locks {
+            held.intend(&Intent::Batch { id: note.id().to_vec() })?;
+        }
+        carry_out(&mut members, &note, mount, ticket)
+    };
+    // Whether it was done or taken back, no step is left to be thought of.
+    for held in &locks {
+        held.settle();
+    }
+    let written = written?;
+    for (parents, target) in std::mem::take(&mut made.0).into_iter().zip(targets) {
+        parents.keep(mount.durability, &target.slot.shown)?;
+    }
+    Ok(written)
+}
+
+/// The locks of every target, taken in one order and held together.
+fn hold_all(mount: &Mount, targets: &[Target], cx: &Context<'_>) -> Result<Vec<Held>, ToolError> {
+    loop {
+        let ids = targets.iter().map(|target| lock_of(&target.slot)).collect::<Result<Vec<_>, _>>()?;
+        let mut held = Vec::new();
+        for (lock, left) in mount.locks.hold_all(&ids, cx)? {
+            if let Some(intent) = left {
+                recover(mount, &lock, &intent);
+            }
+            held.push(lock);
+        }
+        // While we waited for one file, another may have come to stand in its place.
+        if targets.iter().zip(&ids).all(|(target, id)| lock_of(&target.slot).is_ok_and(|now| now == *id)) {
+            return Ok(held);
+        }
+        cx.check()?;
+    }
+}
+
+fn lock_of(slot: &Slot) -> Result<FileId, ToolError> {
+    let fail = |errno| fault(errno, &slot.shown);
+    if slot.lacks_parents() {
+        return future_id(slot.base(), &slot.parent_path()).map_err(fail);
+    }
+    match slot.look()? {
+        Some(found) => Ok(found.id),
+        None => future_id(slot.base(), &slot.name).map_err(fail),
+    }
+}
+
+/// Directories that were made; the last ones go first, because they are inside the others.
+struct Parents(Vec<Made>);
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// One change of a batch on its way.
+struct Member<'a> {
+    slot: &'a Slot,
+    parent: BorrowedFd<'a>,
+    goal: Goal,
+    old: Option<Old>,
+    temporary: Vec<u8>,
+    fresh: Option<Fresh<'a>>,
+    written: (u64, Option<Digest>),
+}
+
+impl<'a> Member<'a> {
+    fn plan(
+        slot: &'a Slot,
+        parent: BorrowedFd<'a>,
+        goal: Goal,
+        old: Option<Old>,
+        ticket: &Ticket<'_>,
+    ) -> Result<Self, ToolError> {
+        let goal = match goal {
+            Goal::Contents(body) => Goal::Contents(slot.judged(body, old.as_ref(), ticket)?),
+            Goal::Nothing if old.is_none() => return Err(fault(Errno::NOENT, &slot.shown)),
+            Goal::Nothing => {
+                slot.judge_removal(ticket)?;
+                Goal::Nothing
+            }
+        };
+        let temporary = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
+        Ok(Self { slot, parent, goal, old, temporary, fresh: None, written: (0, None) })
+    }
+
+    /// For the note: as far as it is known, which files stand where.
+    fn entry(&self) -> Entry {
+        let new = self.fresh.as_ref().and_then(|fresh| fstat(&fresh.fd).ok()).map(|stat| Stamp::of(&stat).id.inode);
+        let step = match (&self.goal, &self.old, new) {
+            (Goal::Nothing, Some(old), _) => Step::Remove { old: old.stamp.id.inode },
+            (Goal::Contents(_), Some(old), Some(new)) => Step::Replace { old: old.stamp.id.inode, new },
+            (Goal::Contents(_), None, Some(new)) => Step::Create { new },
+            _ => Step::Prepare,
+        };
+        let (parent, name) = (self.slot.parent_path(), self.slot.name.clone());
+        Entry { step, parent, name, temporary: self.temporary.clone() }
+    }
+
+    /// Writes the new file beside its place.
+    fn prepare(&mut self, cx: &Context<'_>) -> Result<(), ToolError> {
+        let Goal::Contents(body) = &self.goal else { return Ok(()) };
+        let fail = |errno| fault(errno, &self.slot.shown);
+        let fresh = Fresh::create(self.parent, self.temporary.clone(), body.mode(self.old.as_ref())).map_err(fail)?;
+        let (size, digest) = fresh.fill(body, cx, &self.slot.shown)?;
+        if let Some(old) = &self.old {
+            fresh.take_after(old, &self.slot.shown)?;
+        }
+        fsync(&fresh.fd).map_err(fail)?;
+        self.written = (size, Some(digest));
+        self.fresh = Some(fresh);
+        Ok(())
+    }
+
+    /// Puts it in its place, or says why not and leaves everything as it was.
+    fn publish(&self) -> Result<(), ToolError> {
+        let Self { slot, parent, temporary, .. } = self;
+        let (here, there) = ((*parent, temporary.as_slice()), (*parent, slot.name.as_slice()));
+        match (&self.goal, &self.old) {
+            (Goal::Contents(_), None) => rename_onto_nothing(here, there).map_err(|errno| match errno {
+                Errno::EXIST => changed_meanwhile(slot, None),
+                other => fault(other, &slot.shown),
+            }),
+            (Goal::Contents(_), Some(old)) => {
+                exchange(*parent, temporary, &slot.name).map_err(|errno| no_exchange(errno, slot))?;
+                if self.displaced(old) {
+                    return Ok(());
+                }
+                // What was there is not what was read: it gets its name back.
+                exchange(*parent, temporary, &slot.name).map_err(|errno| fault(errno, &slot.shown))?;
+                Err(changed_meanwhile(slot, None))
+            }
+            (Goal::Nothing, old) => {
+                rename_onto_nothing(there, here).map_err(|errno| fault(errno, &slot.shown))?;
+                if old.as_ref().is_some_and(|old| self.displaced(old)) {
+                    return Ok(());
+                }
+                rename_onto_nothing(here, there).map_err(|errno| fault(errno, &slot.shown))?;
+                Err(changed_meanwhile(slot, None))
+            }
+        }
+    }
+
+    fn displaced(&self, old: &Old) -> bool {
+        matches!(look(self.parent, &self.temporary), Ok(Some(now)) if now.same_content(&old.stamp))
+    }
+
+    fn outcome(&self) -> Option<Written> {
+        let (size, digest) = self.written;
+        matches!(self.goal, Goal::Contents(_)).then(|| Written {
+            size,
+            digest,
+            created: self.old.is_none(),
+            links_broken: self.old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1)),
+            collides_with: if self.old.is_none() { self.slot.collision(self.parent) } else { None },
+        })
+    }
+}
+
+/// From the first temporary file to the last that is cleared away.
+fn carry_out(
+    members: &mut [Member<'_>],
+    note: &BatchNote<'_>,
+    mount: &Mount,
+    ticket: &Ticket<'_>,
+) -> Result<Vec<Option<Written>>, ToolError> {
+    for member in &mut *members {
+        member.prepare(ticket.context())?;
+    }
+    let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
+    note.complete(&entries, mount.durability)?;
+    ticket.commit()?;
+    let published = members.iter().try_for_each(Member::publish);
+    // From now on a temporary name may have a file that is not ours: what goes there goes by its inode.
+    for fresh in members.iter_mut().filter_map(|member| member.fresh.take()) {
+        fresh.published();
+    }
+    let done = published.and_then(|()| {
+        let synced = sync(members, mount);
+        note.done().map(|()| synced)
+    });
+    let synced = match done {
+        Ok(synced) => synced.and_then(|()| note.sync(mount.durability).map_err(|errno| unsynced(errno, what(members)))),
+        Err(refused) => {
+            let back = members.iter().zip(&entries).rev().map(|(member, entry)| take_back(member.parent, entry));
+            note.forget_if(back.collect::<Vec<_>>().iter().all(Result::is_ok));
+            return Err(refused);
+        }
+    };
+    let cleared = members.iter().zip(&entries).map(|(member, entry)| clear(member.parent, entry));
+    note.forget_if(cleared.collect::<Vec<_>>().iter().all(Result::is_ok));
+    synced?;
+    Ok(members.iter().map(Member::outcome).collect())
+}
+
+/// What a message about all of them names: the first.
+fn what<'a>(members: &[Member<'a>]) -> &'a str {
+    members.first().map_or("", |member| &member.slot.shown)
+}
+
+fn sync(members: &[Member<'_>], mount: &Mount) -> Result<(), ToolError> {
+    if mount.durability != Durability::Full {
+        return Ok(());
+    }
+    let mut synced = Vec::new();
+    for member in members {
+        let id =
+            fstat(member.parent).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &member.slot.shown))?;
+        if !synced.contains(&id) {
+            fsync(member.parent).map_err(|errno| unsynced(errno, &member.slot.shown))?;
+            synced.push(id);
+        }
+    }
+    Ok(())
+}
+
+/// Takes one step back, however far it had come. Safe to repeat; what is not ours is left, or kept under a name that
+/// everybody sees.
+pub(crate) fn take_back(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+    let Entry { step, name, temporary, .. } = entry;
+    let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
+    let remove = |inode| remove_inode(parent, temporary, inode);
+    // If the name was taken meanwhile, ours would be out of everybody's sight.
+    let put_back = || rename_onto_nothing(here, there).or_else(|_| keep_as_conflict(parent, temporary).map(drop));
+    let remove_or_put_back = |inode| {
+        remove(inode)?;
+        // In the last moment the name was somebody else's.
+        if inode_at(parent, temporary)?.is_some() { put_back() } else { Ok(()) }
+    };
+    match (*step, inode_at(parent, temporary)?) {
+        // Only we can have put it there.
+        (Step::Prepare, Some(found)) => remove(found),
+        (Step::Create { new } | Step::Replace { new, .. }, Some(found)) if found == new => remove(new),
+        (Step::Create { new }, None) if inode_at(parent, name)? == Some(new) => {
+            rename_onto_nothing(there, here)?;
+            remove_or_put_back(new)
+        }
+        (Step::Replace { new, .. }, Some(_)) if inode_at(parent, name)? == Some(new) => {
+            exchange(parent, temporary, name)?;
+            remove_or_put_back(new)
+        }
+        (Step::Replace { .. } | Step::Remove { .. }, Some(_)) => put_back(),
+        (Step::Create { .. }, _) | (Step::Prepare | Step::Replace { .. } | Step::Remove { .. }, None) => Ok(()),
+    }
+}
+
+/// Removes what a step displaced, once all steps are made.
+pub(crate) fn clear(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+    match entry.step {
+        Step::Replace { old, .. } | Step::Remove { old } => remove_inode(parent, &entry.temporary, old),
+        Step::Prepare | Step::Create { .. } => Ok(()),
+    }
+}
+
+fn remove_inode(parent: BorrowedFd<'_>, name: &[u8], inode: u64) -> Result<(), Errno> {
+    if inode_at(parent, name)? == Some(inode) { unlinkat(parent, name, AtFlags::empty()) } else { Ok(()) }
+}
+
+fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>, Errno> {
+    Ok(look(parent, name)?.map(|found| found.id.inode))
+}
+
+fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {
+    renameat_with(parent, one, parent, other, RenameFlags::EXCHANGE)
+}
+
+fn no_exchange(errno: Errno, slot: &Slot) -> ToolError {
+    match errno {
+        Errno::NOENT => changed_meanwhile(slot, None),
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
+            let message = "this file system cannot change several files in steps that can be taken back";
+            ToolError::new(ErrorKind::Unavailable, message).hint("change them one by one")
+        }
+        other => fault(other, &slot.shown),
+    }
+}

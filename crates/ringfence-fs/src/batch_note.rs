@@ -1,0 +1,229 @@
+//! The note of a batch: every step that a process is about to make, for whoever has to take them back.
+//!
+//! It is a file beside the locks, locked by its writer. While it is called `batch-…` the steps are to be taken back, once
+//! it is called `done-…` they are made, and when it is gone there is nothing to do: one rename decides for all of them.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use ringfence_kernel::ToolError;
+use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::again::{fsync, pread};
+use crate::batch::{clear, take_back};
+use crate::locks::{Locks, unusable};
+use crate::mount::{Durability, Mount};
+use crate::recover::open_parent;
+use crate::replace::{temporary_name, write_all};
+use crate::walk::names_in;
+
+const PENDING: &str = "batch-";
+const DONE: &str = "done-";
+
+/// A thousand files with the longest paths, twice.
+const LONGEST: usize = 16 << 20;
+
+/// One file of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) step: Step,
+    /// Below the root, empty for the root itself.
+    pub(crate) parent: Vec<u8>,
+    pub(crate) name: Vec<u8>,
+    /// Where the new file waits, or the old one is put aside.
+    pub(crate) temporary: Vec<u8>,
+}
+
+/// What is done to it, with the inodes that take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Its temporary name may have a file; nothing else happened yet.
+    Prepare,
+    Create {
+        new: u64,
+    },
+    Replace {
+        old: u64,
+        new: u64,
+    },
+    Remove {
+        old: u64,
+    },
+}
+
+/// The note of a batch that this process carries out. Dropped, it is gone.
+#[derive(Debug)]
+pub(crate) struct BatchNote<'a> {
+    locks: &'a Locks,
+    file: OwnedFd,
+    id: Vec<u8>,
+    /// Something is still to be done about it, by the next who opens the workspace.
+    kept: Cell<bool>,
+}
+
+impl<'a> BatchNote<'a> {
+    /// Says which temporary names there will be, before there are any.
+    pub(crate) fn write(locks: &'a Locks, entries: &[Entry]) -> Result<Self, ToolError> {
+        let id = temporary_name().map_err(unusable)?;
+        let file = locks.create(&called(PENDING, &id)).map_err(unusable)?;
+        let note = Self { locks, file, id, kept: Cell::new(false) };
+        retry_on_intr(|| flock(&note.file, FlockOperation::LockExclusive)).map_err(unusable)?;
+        write_all(note.file.as_fd(), &encode(entries)).map_err(unusable)?;
+        Ok(note)
+    }
+
+    pub(crate) fn id(&self) -> &[u8] {
+        &self.id
+    }
+
+    /// Says which inodes take part, before the first step.
+    pub(crate) fn complete(&self, entries: &[Entry], durability: Durability) -> Result<(), ToolError> {
+        write_all(self.file.as_fd(), &encode(entries)).map_err(unusable)?;
+        if durability == Durability::Full {
+            fsync(&self.file).map_err(unusable)?;
+        }
+        self.sync(durability).map_err(unusable)
+    }
+
+    /// Says that every step is made: from now on nobody takes one back.
+    pub(crate) fn done(&self) -> Result<(), ToolError> {
+        self.locks.rename(&called(PENDING, &self.id), &called(DONE, &self.id)).map_err(unusable)
+    }
+
+    /// What the note is called must be on disk before anything goes for good.
+    pub(crate) fn sync(&self, durability: Durability) -> Result<(), Errno> {
+        match durability {
+            Durability::Full => self.locks.sync(),
+            Durability::Ordered => Ok(()),
+        }
+    }
+
+    /// Where not everything could be taken back or cleared away, the next who opens the workspace tries again.
+    pub(crate) fn forget_if(&self, all_is_well: bool) {
+        self.kept.set(!all_is_well);
+    }
+}
+
+impl Drop for BatchNote<'_> {
+    fn drop(&mut self) {
+        let ended = if self.kept.get() { &[][..] } else { &[PENDING, DONE][..] };
+        for prefix in ended {
+            self.locks.remove(&called(prefix, &self.id));
+        }
+    }
+}
+
+/// Finishes a batch whose process died. Whoever finds a lock with its id comes here, and nobody can hold the note but
+/// another who does the same.
+pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
+    for prefix in [PENDING, DONE] {
+        recover_file(mount, &called(prefix, id), FlockOperation::LockExclusive);
+    }
+}
+
+/// Finishes every batch whose process died.
+pub(crate) fn recover_batches(mount: &Mount) {
+    for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
+        if name.starts_with(PENDING) || name.starts_with(DONE) {
+            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
+        }
+    }
+}
+
+fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
+    let file = mount.locks.open_named(name).ok()?;
+    retry_on_intr(|| flock(&file, wait)).ok()?;
+    // Somebody may have been faster.
+    if fstat(&file).ok()?.st_nlink == 0 {
+        return None;
+    }
+    let is_done = name.starts_with(DONE.as_bytes());
+    for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
+        let Some(parent) = open_parent(mount, &entry.parent) else { continue };
+        // What cannot be done now, because it moved or is not ours to remove, is not tried for ever.
+        let _ = if is_done { clear(parent.as_fd(), &entry) } else { take_back(parent.as_fd(), &entry) };
+    }
+    mount.locks.remove(name);
+    Some(())
+}
+
+fn read_all(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    while bytes.len() < LONGEST {
+        match pread(file, &mut chunk, bytes.len() as u64)? {
+            0 => break,
+            more => bytes.extend_from_slice(&chunk[..more]),
+        }
+    }
+    Ok(bytes)
+}
+
+fn called(prefix: &str, id: &[u8]) -> Vec<u8> {
+    [prefix.as_bytes(), id].concat()
+}
+
+/// One list of steps, with its end.
+fn encode(entries: &[Entry]) -> Vec<u8> {
+    let mut note = Vec::new();
+    for Entry { step, parent, name, temporary } in entries {
+        let (kind, old, new) = match step {
+            Step::Prepare => ("prepare", 0, 0),
+            Step::Create { new } => ("create", 0, *new),
+            Step::Replace { old, new } => ("replace", *old, *new),
+            Step::Remove { old } => ("remove", *old, 0),
+        };
+        for field in [kind.as_bytes(), old.to_string().as_bytes(), new.to_string().as_bytes(), parent, name, temporary]
+        {
+            note.extend_from_slice(field);
+            note.push(0);
+        }
+    }
+    note.extend_from_slice(b".\0");
+    note
+}
+
+/// The last list that was written whole.
+fn decode(note: &[u8]) -> Vec<Entry> {
+    let mut fields = note.split(|byte| *byte == 0);
+    let (mut whole, mut list) = (Vec::new(), Vec::new());
+    while let Some(kind) = fields.next() {
+        if kind == b"." {
+            whole = std::mem::take(&mut list);
+            continue;
+        }
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
+        let (Some(old), Some(new)) = (number(), number()) else { break };
+        let (Some(parent), Some(name), Some(temporary)) = (fields.next(), fields.next(), fields.next()) else { break };
+        let step = match kind {
+            b"prepare" => Step::Prepare,
+            b"create" => Step::Create { new },
+            b"replace" => Step::Replace { old, new },
+            b"remove" => Step::Remove { old },
+            _ => break,
+        };
+        list.push(Entry { step, parent: parent.to_vec(), name: name.to_vec(), temporary: temporary.to_vec() });
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Entry, Step, decode, encode};
+
+    #[test]
+    fn the_last_whole_list_counts() {
+        let entry = |step| Entry { step, parent: b"a/b".to_vec(), name: b"c\n".to_vec(), temporary: b".t".to_vec() };
+        let first = [entry(Step::Prepare), entry(Step::Remove { old: 7 })];
+        let second = [entry(Step::Create { new: 9 }), entry(Step::Replace { old: 7, new: 8 })];
+        let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
+        assert_eq!(decode(&two), second);
+        for end in 0..one.len() - 1 {
+            assert_eq!(decode(&one[..end]), [], "{end}");
+        }
+        for end in one.len()..two.len() - 1 {
+            assert_eq!(decode(&two[..end]), first, "{end}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Rules about the contents of single files.
+//!
+//! A guard belongs to a mount, so no tool and no dialect gets around it. Every change of a guarded file shows its rule
+//! what is there and what shall be there instead, under the lock of that file and before anything is on disk.
+//!
+//! Not here: what a rule wants. `workflow/` has one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ringfence_kernel::{ErrorKind, Ticket, ToolError};
+use rustix::fs::{OFlags, fstat};
+
+use crate::content::read_up_to;
+use crate::fault::{fault, wrong_type};
+use crate::name::{alike, show};
+use crate::replace::{Body, Old};
+use crate::slot::Slot;
+use crate::stamp::{Kind, Stamp};
+
+/// Judges the contents of one file.
+pub trait ChangeRule: Send + Sync + fmt::Debug {
+    /// Fails where the change must not be.
+    fn judge(&self, change: &Change<'_>) -> Result<(), ToolError>;
+}
+
+/// What is about to happen to a guarded file.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// The file, as replies spell it.
+    pub shown: &'a str,
+    /// What is there now.
+    pub before: Option<&'a [u8]>,
+    /// What shall be there; nothing if the file is to go.
+    pub after: Option<&'a [u8]>,
+    /// A person saw this change and said yes.
+    pub by_person: bool,
+}
+
+/// A file of a mount, and the rule about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    /// Below the root.
+    pub(crate) path: Vec<u8>,
+    pub(crate) rule: Arc<dyn ChangeRule>,
+}
+
+impl Slot {
+    fn guard(&self) -> Option<&Guard> {
+        let path = self.path();
+        self.mount.guards.iter().find(|guard| guard.path == path)
+    }
+
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guard().is_some()
+    }
+
+    /// Refuses names that some systems would not tell from a guarded one, and names below one: it is a file.
+    pub(crate) fn check_beside_guards(&self) -> Result<(), ToolError> {
+        let path = self.path();
+        self.refuse_if("is too much like", |guard| guard != path && is_same(alike(guard), alike(&path)))?;
+        self.refuse_if("lies below", |guard| guard != path && is_at_or_below(&path, guard))
+    }
+
+    /// Refuses something other than a file where a guarded file is or is to be.
+    pub(crate) fn check_not_guarded(&self) -> Result<(), ToolError> {
+        let path = self.path();
+        self.refuse_if("is the place of", |guard| guard == path)
+    }
+
+    /// Refuses a directory that has a guarded file in it, or is to have one: it would take the file along.
+    pub(crate) fn check_nothing_guarded_inside(&self) -> Result<(), ToolError> {
+        let path = self.path();
+        self.refuse_if("is the place of", |guard| is_at_or_below(guard, &path))
+    }
+
+    fn refuse_if(&self, how: &str, applies: impl Fn(&[u8]) -> bool) -> Result<(), ToolError> {
+        let Some(guard) = self.mount.guards.iter().find(|guard| applies(&guard.path)) else { return Ok(()) };
+        let message = format!("`{}` {how} `{}`, which is guarded", self.shown, show(&guard.path));
+        Err(ToolError::new(ErrorKind::PermissionDenied, message))
+    }
+
+    /// Asks the rule about new contents. What was judged is what is written: contents that come from a file are read here,
+    /// once.
+    pub(crate) fn judged(&self, body: Body, old: Option<&Old>, ticket: &Ticket<'_>) -> Result<Body, ToolError> {
+        let Some(guard) = self.guard() else { return Ok(body) };
+        let bytes = match body {
+            Body::Bytes(bytes) => bytes,
+            Body::File { from, stamp } => self.contents(&Old { fd: from, stamp }, ticket)?,
+        };
+        let before = old.map(|old| self.contents(old, ticket)).transpose()?;
+        self.ask(guard, before.as_deref(), Some(&bytes), ticket)?;
+        Ok(Body::Bytes(bytes))
+    }
+
+    /// Asks the rule whether the file may go.
+    pub(crate) fn judge_removal(&self, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let Some(guard) = self.guard() else { return Ok(()) };
+        let before = self.contents_now(ticket)?;
+        self.ask(guard, before.as_deref(), None, ticket)
+    }
+
+    /// Asks the rule whether the file that stands at `source` may take this name.
+    pub(crate) fn judge_arrival(&self, source: &Self, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let Some(guard) = self.guard() else { return Ok(()) };
+        let Some(after) = source.contents_now(ticket)? else { return Ok(()) };
+        let before = self.contents_now(ticket)?;
+        self.ask(guard, before.as_deref(), Some(&after), ticket)
+    }
+
+    fn ask(
+        &self,
+        guard: &Guard,
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+        ticket: &Ticket<'_>,
+    ) -> Result<(), ToolError> {
+        guard.rule.judge(&Change { shown: &self.shown, before, after, by_person: ticket.approved() })
+    }
+
+    fn contents_now(&self, ticket: &Ticket<'_>) -> Result<Option<Vec<u8>>, ToolError> {
+        let Some(found) = self.look()? else { return Ok(None) };
+        if found.kind != Kind::File {
+            return Err(wrong_type(&self.shown, found.kind.described()).hint("only a file can be guarded"));
+        }
+        let fail = |errno| fault(errno, &self.shown);
+        let fd = self.mount.open_at(self.base(), &self.name, OFlags::RDONLY).map_err(fail)?;
+        let stamp = Stamp::of(&fstat(&fd).map_err(fail)?);
+        self.contents(&Old { fd, stamp }, ticket).map(Some)
+    }
+
+    fn contents(&self, file: &Old, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
+        let most = ticket.context().limits.appended_file_bytes;
+        if file.stamp.kind != Kind::File || file.stamp.size > most {
+            let message = format!("`{}` is guarded, and more than {most} bytes cannot be judged", self.shown);
+            return Err(ToolError::new(ErrorKind::WriteLimit, message));
+        }
+        read_up_to(&file.fd, most, ticket.context()).map_err(|errno| fault(errno, &self.shown))
+    }
+}
+
+fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+fn is_same(one: Option<String>, other: Option<String>) -> bool {
+    one.is_some() && one == other
+}

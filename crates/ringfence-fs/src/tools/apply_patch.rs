@@ -1,0 +1,548 @@
+//! `apply_patch`: a unified diff over one or several files, or new values in the front matter of a run's state.
+//!
+//! A diff is applied to all of its files or to none. A hunk goes where it says or, if its lines are elsewhere and only
+//! there, to that place, and the reply says how far that is. Nothing is guessed.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ringfence_kernel::{
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
+use rustix::io::Errno;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value as Json};
+
+use super::{check_size, read_text};
+use crate::Fence;
+use crate::batch::{Goal, Target, change_all};
+use crate::diff::{self, Change, FilePatch, Placed};
+use crate::digest::{Digest, check_match};
+use crate::fault::{fault, unreadable};
+use crate::fence::Given;
+use crate::front_matter::{self, Update};
+use crate::mount::Spot;
+use crate::replace::{Body, Old, Written, replace};
+use crate::slot::{Meant, Parents, STATE_ALIAS, Slot};
+
+pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+    let standard = Face::standard::<StandardArgs, Value>("apply_patch");
+    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.apply_patch");
+    registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent])
+}
+
+struct ApplyPatch {
+    fence: Fence,
+}
+
+/// Change files by a unified diff, such as `git diff` prints: give it as `patch`. Several files are changed all or none.
+/// Context lines must match exactly. For the front matter of a file in `@state`, give `path`, and as `patch` an object
+/// with the operation `updateFrontmatter`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StandardArgs {
+    /// The file to change. A diff names its files itself and needs no path; if there is one, it must be the diff's only
+    /// file.
+    path: Option<String>,
+    /// The diff as text, or the update of a front matter.
+    patch: StandardPatch,
+    /// Change the file only if it has this SHA-256 now, as `read_file` returned it. For one file only.
+    if_match_sha256: Option<String>,
+}
+
+/// Update the front matter of a file in `@state`, such as `@state/workflow.md`: the rest of the file stays as it is.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CrewagentArgs {
+    /// The file, such as `@state/workflow.md`.
+    path: String,
+    /// What to change.
+    #[schemars(required)]
+    patch: Option<FrontMatterPatch>,
+    // The same without the object around it, as some models write it.
+    #[schemars(skip)]
+    operation: Option<Operation>,
+    #[schemars(skip)]
+    update: Option<UpdateArgs>,
+    #[schemars(skip)]
+    if_match_sha256: Option<String>,
+}
+
+/// A diff is text; an update of a front matter is an object.
+#[derive(Debug)]
+enum StandardPatch {
+    Diff(String),
+    FrontMatter(FrontMatterPatch),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FrontMatterPatch {
+    operation: Operation,
+    update: UpdateArgs,
+    /// Change the file only if it has this SHA-256 now.
+    if_match_sha256: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+enum Operation {
+    #[serde(rename = "updateFrontmatter")]
+    UpdateFrontmatter,
+}
+
+/// New values, by key.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct UpdateArgs {
+    /// Steps that were completed; those that are listed already are not added again.
+    steps_completed: Option<Append<String>>,
+    /// Variables to set; others stay.
+    variables: Option<Set<Map<String, Json>>>,
+    /// Decisions that were made.
+    decision_log: Option<Append<Decision>>,
+    /// Files that were made; those that are listed already are not added again.
+    artifacts: Option<Append<String>>,
+    /// The node of the workflow that comes next.
+    current_node_id: Option<Set<String>>,
+    /// The time of this update, as RFC 3339.
+    updated_at: Option<Set<String>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Append<T> {
+    append: Vec<T>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Set<T> {
+    set: T,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Decision {
+    from: String,
+    to: String,
+    label: String,
+    reason: Option<String>,
+    decided_at: Option<String>,
+}
+
+enum Args {
+    Update { path: Given, update: Update, if_match: Option<Digest> },
+    Diff { path: Option<String>, text: String, files: Vec<FilePatch>, if_match: Option<Digest> },
+}
+
+impl TryFrom<StandardArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        let StandardArgs { path, patch, if_match_sha256 } = args;
+        match patch {
+            StandardPatch::FrontMatter(mut patch) => {
+                let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: it names the file to update"))?;
+                patch.if_match_sha256 = patch.if_match_sha256.or(if_match_sha256);
+                patch.of(Given::Workspace(path))
+            }
+            StandardPatch::Diff(text) => {
+                let files = diff::parse(&text)?;
+                if if_match_sha256.is_some() && files.len() > 1 {
+                    return Err(ToolError::invalid("ifMatchSha256", "is for a patch of one file"));
+                }
+                Ok(Self::Diff { path, text, files, if_match: digest(if_match_sha256)? })
+            }
+        }
+    }
+}
+
+impl TryFrom<CrewagentArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+        let CrewagentArgs { path, patch, operation, update, if_match_sha256 } = args;
+        let patch = match (patch, operation, update) {
+            (Some(patch), None, None) if if_match_sha256.is_none() => patch,
+            (None, Some(operation), Some(update)) => FrontMatterPatch { operation, update, if_match_sha256 },
+            _ => return Err(ToolError::invalid("patch", "must be an object with operation and update")),
+        };
+        patch.of(Given::Mounted(path))
+    }
+}
+
+impl FrontMatterPatch {
+    fn of(self, path: Given) -> Result<Args, ToolError> {
+        let Self { operation: Operation::UpdateFrontmatter, update, if_match_sha256 } = self;
+        Ok(Args::Update { path, update: update.into(), if_match: digest(if_match_sha256)? })
+    }
+}
+
+impl From<UpdateArgs> for Update {
+    fn from(args: UpdateArgs) -> Self {
+        let decisions = args.decision_log.map(|log| log.append).unwrap_or_default();
+        Self {
+            steps_completed_append: args.steps_completed.map(|steps| steps.append).unwrap_or_default(),
+            artifacts_append: args.artifacts.map(|artifacts| artifacts.append).unwrap_or_default(),
+            variables_set: args.variables.map(|variables| variables.set).unwrap_or_default(),
+            decision_log_append: decisions.into_iter().map(Decision::into_json).collect(),
+            current_node_id: args.current_node_id.map(|node| node.set),
+            updated_at: args.updated_at.map(|time| time.set),
+        }
+    }
+}
+
+impl Decision {
+    fn into_json(self) -> Map<String, Json> {
+        let optional = [("reason", self.reason), ("decidedAt", self.decided_at)];
+        let required =
+            [("from", self.from), ("to", self.to), ("label", self.label)].map(|(key, text)| (key, Some(text)));
+        let fields = required.into_iter().chain(optional);
+        fields.filter_map(|(key, text)| Some((key.to_owned(), Json::String(text?)))).collect()
+    }
+}
+
+fn digest(hex: Option<String>) -> Result<Option<Digest>, ToolError> {
+    hex.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()
+}
+
+enum Work {
+    Update(Box<Updating>),
+    Diff { targets: Vec<Target>, files: Vec<FilePatch>, text: String, if_match: Option<Digest> },
+}
+
+struct Updating {
+    target: Target,
+    update: Update,
+    if_match: Option<Digest>,
+}
+
+struct Outcome {
+    files: Vec<Patched>,
+    change: String,
+}
+
+/// What a patch returns in the standard dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Value {
+    /// Every file that was changed.
+    files: Vec<Patched>,
+    /// The id of this change.
+    change: String,
+}
+
+/// One file that was changed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Patched {
+    path: String,
+    action: Action,
+    /// Its size in bytes now.
+    size: u64,
+    /// SHA-256 of its contents before; null if it did not exist.
+    sha256_before: Option<String>,
+    /// SHA-256 of its contents now; null if it was deleted.
+    sha256: Option<String>,
+    /// Where each hunk went.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hunks: Vec<HunkPlace>,
+}
+
+/// Where a hunk went.
+#[derive(Debug, Serialize, JsonSchema)]
+struct HunkPlace {
+    /// Which one, from 1.
+    hunk: usize,
+    /// The line that it begins at now.
+    line: usize,
+    /// How many lines further down than it said; less than zero is further up.
+    offset: i64,
+    added: usize,
+    removed: usize,
+}
+
+impl From<Placed> for HunkPlace {
+    fn from(Placed { hunk, line, offset, added, removed }: Placed) -> Self {
+        Self { hunk, line, offset, added, removed }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Modified,
+    Created,
+    Deleted,
+}
+
+impl From<Outcome> for Value {
+    fn from(Outcome { files, change }: Outcome) -> Self {
+        Self { files, change }
+    }
+}
+
+/// What a patch returns in the crewagent dialect.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    path: String,
+    sha256_before: Option<String>,
+    sha256_after: Option<String>,
+}
+
+impl From<Outcome> for Fields {
+    fn from(outcome: Outcome) -> Self {
+        let file = outcome.files.into_iter().next();
+        let (path, sha256_before, sha256_after) =
+            file.map(|file| (file.path, file.sha256_before, file.sha256)).unwrap_or_default();
+        Self { path, sha256_before, sha256_after }
+    }
+}
+
+impl Tool for ApplyPatch {
+    type Args = Args;
+    type Work = Work;
+    type Outcome = Outcome;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        match args {
+            Args::Update { path, update, if_match } => {
+                let spot = self.fence.locate_given(&path, cx)?;
+                check_is_state(&spot)?;
+                let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
+                let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
+                let target = Target { slot, seen: Some(seen) };
+                Ok(Plan {
+                    touches: touches.into(),
+                    work: Work::Update(Box::new(Updating { target, update, if_match })),
+                })
+            }
+            Args::Diff { path, text, files, if_match } => {
+                let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
+                for file in &files {
+                    let named = path_of(file, path.as_deref(), files.len())?;
+                    let (target, verbs) = aim(&self.fence.locate(&named, cx)?, file.change)?;
+                    if !places.insert(target.slot.path()) {
+                        let message = format!("two files of the patch are the same: `{}`", target.slot.shown);
+                        return Err(ToolError::new(ErrorKind::InvalidArgs, message));
+                    }
+                    touches.extend(verbs.iter().map(|verb| Touch { verb: *verb, place: target.slot.place() }));
+                    targets.push(target);
+                }
+                check_one_mount(&targets)?;
+                Ok(Plan { touches, work: Work::Diff { targets, files, text, if_match } })
+            }
+        }
+    }
+
+    fn preview(&self, work: &Work) -> Preview {
+        let of = |targets: &[Target]| targets.iter().map(|target| format!("{:?}", target.seen)).collect::<String>();
+        match work {
+            Work::Update(updating) => {
+                let Updating { target, update, .. } = &**updating;
+                Preview {
+                    text: format!("update the front matter of `{}`: {update:?}", target.slot.shown),
+                    fingerprint: of(std::slice::from_ref(target)),
+                }
+            }
+            Work::Diff { targets, text, .. } => {
+                let names: Vec<String> = targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
+                Preview { text: format!("patch {}:\n{text}", names.join(", ")), fingerprint: of(targets) }
+            }
+        }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let files = match work {
+            Work::Update(updating) => vec![updating.run(ticket)?],
+            Work::Diff { targets, files, if_match, .. } => patch_all(&targets, &files, if_match, ticket)?,
+        };
+        Ok(Outcome { files, change: ticket.change().to_owned() })
+    }
+}
+
+/// The state of a run is what has a front matter that others go by.
+fn check_is_state(spot: &Spot) -> Result<(), ToolError> {
+    if &*spot.mount.alias == STATE_ALIAS {
+        return Ok(());
+    }
+    let message = format!("`{}` is not in `@{STATE_ALIAS}`, and only there a front matter is updated", spot.shown);
+    Err(ToolError::new(ErrorKind::InvalidPath, message))
+}
+
+/// The path of one file of a diff: its own, which must agree with one that the caller gave.
+fn path_of(file: &FilePatch, given: Option<&str>, count: usize) -> Result<String, ToolError> {
+    match (given, &file.path) {
+        (Some(_), _) if count > 1 => Err(ToolError::invalid("path", "is for a patch of one file")),
+        (Some(given), Some(named)) if given.trim_start_matches("./") != named.trim_start_matches("./") => {
+            Err(ToolError::invalid("path", "is not the file that the patch names").hint("leave one of them out"))
+        }
+        (Some(given), _) => Ok(given.to_owned()),
+        (None, Some(named)) => Ok(named.clone()),
+        (None, None) => Err(ToolError::invalid("path", "is missing, and the patch names no file either")),
+    }
+}
+
+/// Finds the place of one file of a diff, and what is done there.
+fn aim(spot: &Spot, change: Change) -> Result<(Target, &'static [Verb]), ToolError> {
+    match change {
+        Change::Create => {
+            let slot = Slot::find(spot, Meant::File, Parents::MayBeMade)?;
+            if slot.look()?.is_some() {
+                return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` exists already", slot.shown))
+                    .hint("the patch says that it is new"));
+            }
+            Ok((Target { slot, seen: None }, &[Verb::Create]))
+        }
+        Change::Modify | Change::Delete => {
+            let (slot, seen) = Slot::find_existing(spot, Meant::File)?;
+            let verbs: &[Verb] = match change {
+                Change::Delete => &[Verb::Read, Verb::Delete],
+                _ => &[Verb::Read, Verb::Overwrite],
+            };
+            Ok((Target { slot, seen: Some(seen) }, verbs))
+        }
+    }
+}
+
+fn check_one_mount(targets: &[Target]) -> Result<(), ToolError> {
+    let mut ids = targets.iter().map(|target| target.slot.mount.id);
+    let first = ids.next();
+    if ids.all(|id| Some(id) == first) {
+        return Ok(());
+    }
+    let message = "the files of a patch must be on one mount, so that all or none can be changed";
+    Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("make one patch for each"))
+}
+
+impl Updating {
+    fn run(&self, ticket: &Ticket<'_>) -> Result<Patched, ToolError> {
+        let (slot, cx) = (&self.target.slot, ticket.context());
+        let mut before = None;
+        let written = replace(slot, self.target.seen, ticket, |old| {
+            let old = old.ok_or_else(|| fault(Errno::NOENT, &slot.shown))?;
+            let text = read_text(slot, old, cx)?;
+            let digest = Digest::of(text.as_bytes());
+            check_match(&slot.shown, self.if_match, Some(digest))?;
+            before = Some(digest);
+            let updated = front_matter::apply(&text, &self.update).map_err(|error| unreadable(&error, &slot.shown))?;
+            check_size("the updated file", "max_edit_bytes", updated.len() as u64, cx.limits.edit_bytes)?;
+            Ok(Body::Bytes(updated.into_bytes()))
+        })?;
+        Ok(Patched::new(slot, before, Some(&written), Vec::new()))
+    }
+}
+
+fn patch_all(
+    targets: &[Target],
+    files: &[FilePatch],
+    if_match: Option<Digest>,
+    ticket: &Ticket<'_>,
+) -> Result<Vec<Patched>, ToolError> {
+    let mut patches: Vec<Patch<'_>> = targets.iter().zip(files).map(Patch::new).collect();
+    // One file alone can be replaced on any file system, and needs no note for the others.
+    let written = match &mut patches[..] {
+        [only] if only.file.change != Change::Delete => {
+            let make = |old: Option<&Old>| only.contents(old, if_match, ticket.context()).map(Body::Bytes);
+            vec![Some(replace(&targets[0].slot, targets[0].seen, ticket, make)?)]
+        }
+        patches => change_all(targets, ticket, |index, old| patches[index].goal(old, if_match, ticket.context()))?,
+    };
+    let done = patches.into_iter().zip(&written);
+    Ok(done.map(|(patch, written)| Patched::new(patch.slot, patch.before, written.as_ref(), patch.hunks)).collect())
+}
+
+/// One file of a diff on its way.
+struct Patch<'a> {
+    slot: &'a Slot,
+    file: &'a FilePatch,
+    before: Option<Digest>,
+    hunks: Vec<Placed>,
+}
+
+impl<'a> Patch<'a> {
+    fn new((target, file): (&'a Target, &'a FilePatch)) -> Self {
+        Self { slot: &target.slot, file, before: None, hunks: Vec::new() }
+    }
+
+    fn goal(&mut self, old: Option<&Old>, if_match: Option<Digest>, cx: &Context<'_>) -> Result<Goal, ToolError> {
+        let contents = self.contents(old, if_match, cx)?;
+        Ok(if self.file.change == Change::Delete { Goal::Nothing } else { Goal::Contents(Body::Bytes(contents)) })
+    }
+
+    fn contents(
+        &mut self,
+        old: Option<&Old>,
+        if_match: Option<Digest>,
+        cx: &Context<'_>,
+    ) -> Result<Vec<u8>, ToolError> {
+        let text = match (old, self.file.change) {
+            (Some(old), _) => read_text(self.slot, old, cx)?,
+            (None, Change::Create) => String::new(),
+            (None, Change::Modify | Change::Delete) => return Err(fault(Errno::NOENT, &self.slot.shown)),
+        };
+        self.before = old.map(|_| Digest::of(text.as_bytes()));
+        check_match(&self.slot.shown, if_match, self.before)?;
+        cx.check()?;
+        let applied = diff::apply(&text, self.file, &self.slot.shown)?;
+        check_size("the patched file", "max_edit_bytes", applied.text.len() as u64, cx.limits.edit_bytes)?;
+        self.hunks = applied.hunks;
+        Ok(applied.text.into_bytes())
+    }
+}
+
+impl Patched {
+    fn new(slot: &Slot, before: Option<Digest>, written: Option<&Written>, hunks: Vec<Placed>) -> Self {
+        Self {
+            path: slot.shown.clone(),
+            action: match (before, written) {
+                (_, None) => Action::Deleted,
+                (None, Some(_)) => Action::Created,
+                (Some(_), Some(_)) => Action::Modified,
+            },
+            size: written.map_or(0, |written| written.size),
+            sha256_before: before.map(Digest::to_hex),
+            sha256: written.and_then(|written| written.digest).map(Digest::to_hex),
+            hunks: hunks.into_iter().map(HunkPlace::from).collect(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for StandardPatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrObject;
+
+        impl<'de> Visitor<'de> for TextOrObject {
+            type Value = StandardPatch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a unified diff as text, or an object with an operation")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<StandardPatch, E> {
+                Ok(StandardPatch::Diff(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StandardPatch, A::Error> {
+                FrontMatterPatch::deserialize(MapAccessDeserializer::new(map)).map(StandardPatch::FrontMatter)
+            }
+        }
+
+        deserializer.deserialize_any(TextOrObject)
+    }
+}
+
+impl JsonSchema for StandardPatch {
+    fn schema_name() -> Cow<'static, str> {
+        "Patch".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let object = generator.subschema_for::<FrontMatterPatch>();
+        json_schema!({ "anyOf": [{ "type": "string" }, object] })
+    }
+}

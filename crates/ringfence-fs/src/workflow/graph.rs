@@ -1,0 +1,169 @@
+//! The graph of a workflow: which step may follow which.
+
+use std::collections::BTreeSet;
+
+use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::State;
+use super::schema::{Shape, violations};
+use crate::content::{Hashing, read_start};
+use crate::mount::{Rights, Spot};
+use crate::{Fence, FenceError};
+
+/// No graph is larger than this.
+const LARGEST: u64 = 1 << 20;
+
+/// Where a graph is to be found.
+#[derive(Clone, Debug)]
+pub struct GraphSource {
+    spot: Spot,
+}
+
+/// A graph that was checked.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Graph {
+    pub entry_node_id: String,
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Node {
+    id: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Edge {
+    from: String,
+    to: String,
+    label: String,
+    is_default: Option<bool>,
+    condition_text: Option<String>,
+}
+
+impl GraphSource {
+    /// A file on a read-only mount: a graph that the agent could rewrite would not bind it.
+    pub fn new(fence: &Fence, path: &str) -> Result<Self, FenceError> {
+        let refuse = |problem: String| FenceError::Graph { path: path.to_owned(), problem };
+        let spot = fence.find(path).map_err(|error| refuse(error.message))?;
+        match spot.mount.rights {
+            Rights::ReadOnly => Ok(Self { spot }),
+            Rights::ReadWrite => Err(refuse("it must be on a read-only mount, where no tool can change it".to_owned())),
+        }
+    }
+
+    /// Reads the graph and checks it.
+    pub fn load(&self) -> Result<Graph, ToolError> {
+        let refuse = |problem: &str| {
+            let message = format!("the workflow graph `{}` cannot be used: {problem}", self.spot.shown);
+            ToolError::new(ErrorKind::Schema, message).detail("graph", self.spot.shown.as_str())
+        };
+        let limits = Limits { read_bytes: LARGEST, ..Limits::of(Dialect::Standard) };
+        let signal = Signal::new();
+        let cx = Context::new(&limits, Pace::Patient, &signal);
+        let file = self.spot.open_content(&cx).map_err(|error| refuse(&error.message))?;
+        let part = read_start(&self.spot.mount, &file, Hashing::Unwanted, &self.spot.shown, &cx)
+            .map_err(|error| refuse(&error.message))?;
+        if part.truncated {
+            return Err(refuse(&format!("it has more than {LARGEST} bytes")));
+        }
+        Graph::parse(&part.bytes).map_err(|problem| refuse(&problem))
+    }
+}
+
+impl Graph {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| format!("it is not JSON (line {}, column {})", error.line(), error.column()))?;
+        if let Some(first) = violations(Shape::Graph, &value).into_iter().next() {
+            return Err(first);
+        }
+        let graph: Self = serde_json::from_value(value).map_err(|_| "it is not a graph".to_owned())?;
+        let mut ids = BTreeSet::new();
+        for node in &graph.nodes {
+            if !ids.insert(node.id.as_str()) {
+                return Err(format!("two nodes are called `{}`", node.id));
+            }
+        }
+        let ends = graph.edges.iter().flat_map(|edge| [&edge.from, &edge.to]);
+        if let Some(unknown) = ends.chain([&graph.entry_node_id]).find(|id| !ids.contains(id.as_str())) {
+            return Err(format!("there is no node `{unknown}`"));
+        }
+        Ok(graph)
+    }
+
+    /// Where a run stands: the node that it names, or the entry.
+    fn node_of<'a>(&'a self, state: &'a State) -> &'a str {
+        match state.current_node.trim() {
+            "" => &self.entry_node_id,
+            named => named,
+        }
+    }
+
+    /// A run begins at the entry.
+    pub(super) fn check_entry(&self, new: &State, shown: &str) -> Result<(), ToolError> {
+        let to = self.node_of(new);
+        if to == self.entry_node_id {
+            return Ok(());
+        }
+        let message = format!("a new `{shown}` must stand at the entry node `{}`, not at `{to}`", self.entry_node_id);
+        let mut entry = Map::new();
+        entry.insert("to".to_owned(), self.entry_node_id.as_str().into());
+        entry.insert("label".to_owned(), "entry".into());
+        Err(transition(message, Value::Null, to, vec![entry]))
+    }
+
+    /// Without a state before it, any node will do that exists.
+    pub(super) fn check_known(&self, new: &State, shown: &str) -> Result<(), ToolError> {
+        let to = self.node_of(new);
+        if self.nodes.iter().any(|node| node.id == to) {
+            return Ok(());
+        }
+        Err(transition(
+            format!("`{shown}` names the node `{to}`, which the graph has not"),
+            Value::Null,
+            to,
+            Vec::new(),
+        ))
+    }
+
+    /// A run goes along an edge, or stays.
+    pub(super) fn check_step(&self, old: &State, new: &State, shown: &str) -> Result<(), ToolError> {
+        let (from, to) = (self.node_of(old), self.node_of(new));
+        if from == to || self.edges.iter().any(|edge| edge.from == from && edge.to == to) {
+            return Ok(());
+        }
+        let next: Vec<&Edge> = self.edges.iter().filter(|edge| edge.from == from).collect();
+        let mut message = format!("`{shown}` cannot go from `{from}` to `{to}`: the workflow graph has no such edge");
+        if next.is_empty() {
+            message.push_str("; nothing follows that node");
+        } else {
+            let names: Vec<String> = next.iter().map(|edge| format!("`{}` ({})", edge.to, edge.label)).collect();
+            message.push_str(&format!("; next may be {}", names.join(", ")));
+        }
+        Err(transition(message, from.into(), to, next.into_iter().map(Edge::describe).collect()))
+    }
+}
+
+impl Edge {
+    fn describe(&self) -> Map<String, Value> {
+        let mut next = Map::new();
+        next.insert("to".to_owned(), self.to.as_str().into());
+        next.insert("label".to_owned(), self.label.as_str().into());
+        next.extend(self.is_default.map(|is_default| ("isDefault".to_owned(), is_default.into())));
+        next.extend(self.condition_text.as_deref().map(|text| ("conditionText".to_owned(), text.into())));
+        next
+    }
+}
+
+fn transition(message: String, from: Value, to: &str, allowed_next: Vec<Map<String, Value>>) -> ToolError {
+    let allowed_next: Vec<Value> = allowed_next.into_iter().map(Value::Object).collect();
+    ToolError::new(ErrorKind::Transition, message)
+        .detail("from", from)
+        .detail("to", to)
+        .detail("allowedNext", allowed_next)
+}

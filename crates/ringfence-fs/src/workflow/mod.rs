@@ -1,0 +1,101 @@
+//! The guard of a run's `workflow.md`: where the run is, may only change along the graph of its workflow.
+//!
+//! New contents are parsed, then checked against the schema of the front matter, then against the graph, in this order
+//! and before anything is on disk. With no graph selected, the first two are all.
+//!
+//! Not here: asking this rule (`guard.rs`), and how front matter is read (`front_matter/`).
+
+mod graph;
+mod schema;
+
+use std::collections::BTreeSet;
+
+use ringfence_kernel::{ErrorKind, ToolError};
+use serde_json::{Map, Value};
+
+pub use graph::{Graph, GraphSource};
+
+use self::schema::{Shape, violations};
+use crate::fault::unreadable;
+use crate::front_matter::FrontMatter;
+use crate::guard::{Change, ChangeRule};
+
+/// The file that a run keeps its place in.
+pub const WORKFLOW_FILE: &str = "workflow.md";
+
+/// The rule about `workflow.md`.
+#[derive(Debug)]
+pub struct WorkflowGuard {
+    /// Where the graph is, if one was selected. It is read for every change: what cannot be read refuses.
+    pub graph: Option<GraphSource>,
+}
+
+impl ChangeRule for WorkflowGuard {
+    fn judge(&self, change: &Change<'_>) -> Result<(), ToolError> {
+        let Change { shown, before, after, by_person } = *change;
+        let Some(after) = after else {
+            let message = format!("`{shown}` is the state of the run; it can be changed and not removed");
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        };
+        let new = State::read(after, shown)?;
+        let Some(source) = &self.graph else { return Ok(()) };
+        let graph = source.load()?;
+        let Some(before) = before else { return graph.check_entry(&new, shown) };
+        match State::read(before, shown) {
+            Ok(old) => {
+                old.check_kept_by(&new, shown)?;
+                graph.check_step(&old, &new, shown)
+            }
+            Err(_) if by_person => graph.check_known(&new, shown),
+            Err(error) => Err(ToolError {
+                message: format!("what `{shown}` has now is damaged, and only a person can replace it: {error}"),
+                ..error
+            }),
+        }
+    }
+}
+
+/// What a `workflow.md` says about its run.
+#[derive(Debug)]
+struct State {
+    steps_completed: Vec<String>,
+    current_node: String,
+}
+
+impl State {
+    fn read(bytes: &[u8], shown: &str) -> Result<Self, ToolError> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| ToolError::new(ErrorKind::Frontmatter, format!("`{shown}` is not UTF-8 text")))?;
+        let front = FrontMatter::read(text).map_err(|error| unreadable(&error, shown))?.to_json();
+        let broken = violations(Shape::FrontMatter, &Value::Object(front.clone()));
+        if let Some((first, _)) = broken.split_first() {
+            let mut message = format!("the front matter of `{shown}` is not as it must be: {first}");
+            if broken.len() > 1 {
+                message.push_str(&format!(", and {} more", broken.len() - 1));
+            }
+            return Err(ToolError::new(ErrorKind::Schema, message).detail("errors", broken));
+        }
+        Ok(Self { steps_completed: strings(&front, "stepsCompleted"), current_node: string(&front, "currentNodeId") })
+    }
+
+    /// Steps that were completed stay completed.
+    fn check_kept_by(&self, new: &Self, shown: &str) -> Result<(), ToolError> {
+        let kept: BTreeSet<&str> = new.steps_completed.iter().map(String::as_str).collect();
+        let mut removed: Vec<&str> = self.steps_completed.iter().map(String::as_str).collect();
+        removed.retain(|step| !kept.contains(step));
+        if removed.is_empty() {
+            return Ok(());
+        }
+        let message = format!("stepsCompleted of `{shown}` can only grow, and {} step(s) would go", removed.len());
+        Err(ToolError::new(ErrorKind::Schema, message).detail("removed", removed))
+    }
+}
+
+fn string(front: &Map<String, Value>, key: &str) -> String {
+    front.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn strings(front: &Map<String, Value>, key: &str) -> Vec<String> {
+    let items = front.get(key).and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).collect()
+}

@@ -1,0 +1,73 @@
+//! The schemas of front matter and graph, as data, and what breaks them in words.
+
+use std::sync::LazyLock;
+
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{ValidationError, Validator};
+use serde_json::Value;
+
+/// More than these help nobody.
+const MOST_VIOLATIONS: usize = 10;
+
+/// Which schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    FrontMatter,
+    Graph,
+}
+
+static FRONT_MATTER: LazyLock<Option<Validator>> = LazyLock::new(|| compile(include_str!("front_matter.schema.json")));
+static GRAPH: LazyLock<Option<Validator>> = LazyLock::new(|| compile(include_str!("graph.schema.json")));
+
+/// What is wrong with a value, in a sentence each; values themselves are not repeated. Nothing if nothing is.
+pub(super) fn violations(shape: Shape, value: &Value) -> Vec<String> {
+    let validator = match shape {
+        Shape::FrontMatter => &*FRONT_MATTER,
+        Shape::Graph => &*GRAPH,
+    };
+    match validator {
+        Some(validator) => validator.iter_errors(value).take(MOST_VIOLATIONS).map(|error| describe(&error)).collect(),
+        // A schema of ours that does not compile must not let anything through; a test keeps it from happening.
+        None => vec!["the schema itself is broken".to_owned()],
+    }
+}
+
+fn compile(schema: &str) -> Option<Validator> {
+    let schema = serde_json::from_str(schema).ok()?;
+    jsonschema::options().should_validate_formats(true).build(&schema).ok()
+}
+
+fn describe(error: &ValidationError<'_>) -> String {
+    let place = error.instance_path().to_string();
+    let place = place.trim_start_matches('/');
+    let at = |problem: String| if place.is_empty() { problem } else { format!("`{place}` {problem}") };
+    match error.kind() {
+        ValidationErrorKind::Required { property } => at(format!("lacks {property}")),
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            at(format!("has what does not belong there: {}", unexpected.join(", ")))
+        }
+        ValidationErrorKind::Pattern { pattern } => at(format!("must match {pattern}")),
+        ValidationErrorKind::Format { format } => at(format!("must be a {format}")),
+        ValidationErrorKind::Enum { options } => at(format!("must be one of {options}")),
+        ValidationErrorKind::MinLength { .. } => at("must not be empty".to_owned()),
+        // The library's own words, with the value left out.
+        _ if place.is_empty() => error.masked_with("it").to_string(),
+        _ => error.masked_with(format!("`{place}`")).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Shape, violations};
+
+    #[test]
+    fn both_schemas_compile_and_say_what_is_wrong() {
+        let good = json!({"schemaVersion": "1.1", "workflowType": "w", "stepsCompleted": [], "currentNodeId": ""});
+        assert_eq!(violations(Shape::FrontMatter, &good), [""; 0]);
+        let graph = json!({"schemaVersion": "1.1", "entryNodeId": "a", "edges": [],
+            "nodes": [{"id": "a", "type": "step", "file": "steps/a.md"}]});
+        assert_eq!(violations(Shape::Graph, &graph), [""; 0]);
+    }
+}
