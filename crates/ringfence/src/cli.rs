@@ -3,18 +3,20 @@
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::fs::File;
+use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ringfence_fs::{Broken, Verified, read_records, verify};
+use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
 use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, Environment, Flags, Mounted, load};
+use crate::prompt::{first_sentence, prompt};
 use crate::wire::{WireError, Wired, new_workflow, wire};
 
 const SUCCESS: u8 = 0;
@@ -75,6 +77,9 @@ enum AuditCommand {
         /// A head that was kept elsewhere, as `ringfence audit head` printed it.
         #[arg(long, value_name = "NUMBER:HASH", value_parser = known_head)]
         head: Option<KnownHead>,
+        /// A file that signed heads were sent to, as `audit_heads` in the config says.
+        #[arg(long, value_name = "FILE")]
+        heads: Option<PathBuf>,
     },
     /// Print how far the log reaches, to be kept elsewhere.
     Head,
@@ -82,7 +87,8 @@ enum AuditCommand {
 
 #[derive(Debug, Subcommand)]
 enum WorkflowCommand {
-    /// Make a run of the project, by the id that `--run` gives or a new one, and print its id.
+    /// Make a run of the project, by the id that `--run` gives or a new one, and print its id. With `--graph` it stands
+    /// at the entry of that workflow, and goes along its edges from there.
     New,
 }
 
@@ -97,6 +103,9 @@ struct CommonOptions {
     /// The run whose state is `@state`.
     #[arg(long, global = true, value_name = "ID")]
     run: Option<String>,
+    /// The graph that the run goes along, on a read-only mount. A run that was made with one keeps it.
+    #[arg(long, global = true, value_name = "@PKG/FILE")]
+    graph: Option<String>,
     /// The agent on whose behalf tools are called; its limits are those of the config.
     #[arg(long, global = true, value_name = "ID")]
     agent: Option<String>,
@@ -128,6 +137,8 @@ enum Format {
     Functions,
     /// A line each, for people.
     List,
+    /// What a model is told about them at the start: the tools, where they reach, and the limits that hold.
+    Prompt,
 }
 
 /// Why a command did not get as far as a reply.
@@ -230,12 +241,16 @@ fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
     match command {
         AuditCommand::Show { json, follow } => show(state, json, follow),
         AuditCommand::Head => {
-            let Verified { records, hash, .. } = verify(state, None)?;
+            let Verified { records, hash, .. } = verify(state, &[])?;
             print(&format!("{records}:{hash}\n"), SUCCESS)
         }
-        AuditCommand::Verify { head } => {
-            let known = head.as_ref().map(|head| (head.number, head.hash.as_str()));
-            match verify(state, known) {
+        AuditCommand::Verify { head, heads } => {
+            let mut known = match heads {
+                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(Broken::Read)?))?,
+                None => Vec::new(),
+            };
+            known.extend(head);
+            match verify(state, &known) {
                 Ok(Verified { records, signed, .. }) => {
                     print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)
                 }
@@ -288,17 +303,13 @@ fn tools(wired: &Wired, format: Format) -> String {
     match format {
         Format::Openai => json(catalog.openai_tools()),
         Format::Functions => json(catalog.openai_functions()),
+        Format::Prompt => prompt(&wired.session, &wired.settings),
         Format::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
             catalog.list().map(|tool| line(tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
         }
     }
-}
-
-fn first_sentence(text: &str) -> String {
-    let end = text.find(". ").or_else(|| text.find(".\n")).map_or(text.len(), |at| at + 1);
-    text[..end].split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn standard_input(most: u64) -> Result<String, Failure> {
@@ -350,15 +361,9 @@ impl CommonOptions {
             mounts: self.mount.clone(),
             agent: self.agent.clone(),
             run: self.run.clone(),
+            graph: self.graph.clone(),
         }
     }
-}
-
-/// A head that somebody kept.
-#[derive(Clone, Debug)]
-struct KnownHead {
-    number: u64,
-    hash: String,
 }
 
 fn known_head(text: &str) -> Result<KnownHead, String> {

@@ -48,6 +48,7 @@ pub struct Flags {
     pub mounts: Vec<Mounted>,
     pub agent: Option<String>,
     pub run: Option<String>,
+    pub graph: Option<String>,
 }
 
 /// A directory that tools may reach as `@alias/…`.
@@ -93,9 +94,13 @@ pub struct Settings {
     pub agent: Option<String>,
     /// The run whose state is `@state`.
     pub run: Option<String>,
+    /// The graph of its workflow, such as `@pkg/workflow.graph.json`.
+    pub graph: Option<String>,
     pub durability: Durability,
     pub names: NameRule,
     pub log: LogTo,
+    /// Where signed heads of the audit log go too.
+    pub audit_heads: Option<PathBuf>,
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
     /// What the user should know.
@@ -162,6 +167,7 @@ struct ConfigFile {
     durability: Option<Word<Durability>>,
     names: Option<Word<NameRule>>,
     log: Option<String>,
+    audit_heads: Option<String>,
     limits: LimitKeys,
     tools: ToolKeys,
 }
@@ -322,6 +328,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
     rules.apply(&mut limits, &mut tools)?;
+    let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     Ok(Settings {
         workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
@@ -335,9 +342,11 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         mounts: mounts_of(flags, &managed, &user),
         agent: flags.agent.clone(),
         run: flags.run.clone(),
+        graph: flags.graph.clone(),
         durability: value(managed.durability).or(value(user.durability)).unwrap_or_default(),
         names: value(managed.names).or(value(user.names)).unwrap_or_default(),
         log: log_to(log, dialect),
+        audit_heads: audit_heads.filter(|file| *file != "none").map(|file| environment.current.join(file)),
         max_tool_iterations: iterations
             .and_then(|count| u32::try_from(count).ok())
             .filter(|count| *count > 0)

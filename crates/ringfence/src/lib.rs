@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod config;
 pub mod log;
+pub mod prompt;
 pub mod run;
 pub mod run_log;
 pub mod wire;

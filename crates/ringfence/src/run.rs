@@ -7,9 +7,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ringfence_fs::content_id;
+use ringfence_fs::{WORKFLOW_FILE, content_id};
+use serde::{Deserialize, Serialize};
 
 const LONGEST_ID: usize = 64;
+
+/// Beside the state of a run.
+const FACTS: &str = "run.json";
 
 /// Why a run cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +26,26 @@ pub enum RunError {
     Taken(String),
     #[error("the directory of the run cannot be made")]
     Make(#[source] io::Error),
+    #[error("what is known about the run cannot be read")]
+    Read(#[source] io::Error),
+    #[error("this run goes along the graph `{0}`; `--graph {1}` cannot change that")]
+    OtherGraph(String, String),
+}
+
+/// What a run begins with.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// The graph that it goes along, as tools name it.
+    pub graph: Option<String>,
+    /// The node that it stands at; empty for the entry.
+    pub entry: String,
+}
+
+/// What is kept about a run beside its state, where no tool reaches.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Facts {
+    graph: Option<String>,
 }
 
 /// The state directory of a run that exists.
@@ -30,9 +54,22 @@ pub fn run_state(state: &Path, project: &Path, run: &str) -> Result<PathBuf, Run
     if directory.is_dir() { Ok(directory) } else { Err(RunError::Unknown(run.to_owned())) }
 }
 
+/// The graph that a run goes along: the one that it was made with, else the one that is wanted now.
+pub fn graph_of(run: &Path, wanted: Option<&str>) -> Result<Option<String>, RunError> {
+    let kept = match std::fs::read(run.with_file_name(FACTS)) {
+        Ok(text) => serde_json::from_slice::<Facts>(&text).map_err(|error| RunError::Read(error.into()))?.graph,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(RunError::Read(error)),
+    };
+    match (kept, wanted) {
+        (Some(kept), Some(wanted)) if kept != wanted => Err(RunError::OtherGraph(kept, wanted.to_owned())),
+        (kept, wanted) => Ok(kept.or_else(|| wanted.map(str::to_owned))),
+    }
+}
+
 /// Makes the state directory of a new run, with a `workflow.md` that stands at the entry of its workflow. Gives the id
 /// of the run, which is made up if none is wanted.
-pub fn new_run(state: &Path, project: &Path, run: Option<&str>) -> Result<String, RunError> {
+pub fn new_run(state: &Path, project: &Path, run: Option<&str>, start: &Start) -> Result<String, RunError> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let run = match run {
         Some(run) => run.to_owned(),
@@ -51,11 +88,16 @@ pub fn new_run(state: &Path, project: &Path, run: Option<&str>) -> Result<String
         _ => RunError::Make(error),
     })?;
     private().create(directory.join("logs")).map_err(RunError::Make)?;
+    let facts = Facts { graph: start.graph.clone() };
+    let facts = serde_json::to_vec(&facts).map_err(|error| RunError::Make(error.into()))?;
+    std::fs::write(directory.with_file_name(FACTS), facts).map_err(RunError::Make)?;
+    // JSON strings are YAML strings too.
+    let entry = serde_json::to_string(&start.entry).map_err(|error| RunError::Make(error.into()))?;
     let text = format!(
-        "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: \"\"\n\
+        "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: {entry}\n\
          stepsCompleted: []\nvariables: {{}}\ndecisionLog: []\nartifacts: []\nupdatedAt: \"{now}\"\n---\n"
     );
-    std::fs::write(directory.join("workflow.md"), text).map_err(RunError::Make)?;
+    std::fs::write(directory.join(WORKFLOW_FILE), text).map_err(RunError::Make)?;
     Ok(run)
 }
 

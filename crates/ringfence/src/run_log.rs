@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 const LONGEST_PLAIN: usize = 200;
 
 /// Arguments that are contents, however short.
-const CONTENTS: [&str; 4] = ["content", "oldText", "newText", "update"];
+const CONTENTS: [&str; 5] = ["content", "oldText", "newText", "patch", "update"];
 
 /// Writes the log of one run.
 pub struct RunLog {

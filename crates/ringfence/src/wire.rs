@@ -1,13 +1,13 @@
 //! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_fs::{
-    AuditError, AuditLog, Backend, Fence, FenceError, MountSpec, Options, PLAIN_FILE_FLAGS, Rights, Surroundings,
-    WorkspaceError, resolve_mount, resolve_workspace,
+    AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, MountSpec, Options, PLAIN_FILE_FLAGS, Rights,
+    STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     AuditSink, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
@@ -16,7 +16,7 @@ use ringfence_kernel::{
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
-use crate::run::{RunError, new_run, run_state};
+use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
 
 /// How many calls are at work at once.
@@ -52,8 +52,14 @@ pub enum WireError {
     Registry(#[from] NameTaken),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Graph(ToolError),
+    #[error("a graph is for a run: start with `--run ID` too")]
+    GraphAlone,
     #[error("the log of the run cannot be opened: {0}")]
     RunLog(std::io::Error),
+    #[error("the file for the heads of the audit log cannot be opened: {0}")]
+    Heads(std::io::Error),
     #[error("the log file cannot be opened: {0}")]
     Log(std::io::Error),
 }
@@ -61,26 +67,24 @@ pub enum WireError {
 /// Makes a run of the workflow in the workspace, and gives its id.
 pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<String, WireError> {
     let project = resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?;
-    Ok(new_run(&settings.state, &project, settings.run.as_deref())?)
+    let entry = match &settings.graph {
+        None => String::new(),
+        Some(graph) => {
+            let fence = fence(settings, environment, &project, None)?;
+            GraphSource::new(&fence, graph)?.load().map_err(WireError::Graph)?.entry_node_id
+        }
+    };
+    let start = Start { graph: settings.graph.clone(), entry };
+    Ok(new_run(&settings.state, &project, settings.run.as_deref(), &start)?)
 }
 
 /// Puts a host together.
 pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
-    let alias = match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => "workspace",
-        Dialect::Crewagent => "project",
-    };
-    let mut others = Vec::new();
-    for Mounted { alias, path, rights } in &settings.mounts {
-        others.push(MountSpec { alias: alias.clone(), path: resolve_mount(path, &around)?, rights: *rights });
-    }
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
-    others.extend(run.clone().map(|path| MountSpec { alias: "state".to_owned(), path, rights: Rights::ReadWrite }));
-    let workspace = MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
-    let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
-    let fence = Fence::new(workspace, others, &settings.state, options)?;
+    let mut fence = fence(&settings, environment, &path, run.as_deref())?;
+    guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
     registry.require(settings.dialect, &settings.named_tools)?;
@@ -107,6 +111,42 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     Ok(Wired { host, session: Arc::new(session), settings })
 }
 
+/// The workspace, the mounts that were declared, and the state of the run.
+fn fence(
+    settings: &Settings,
+    environment: &Environment,
+    workspace: &Path,
+    run: Option<&Path>,
+) -> Result<Fence, WireError> {
+    let alias = match settings.dialect {
+        Dialect::Standard | Dialect::Miniclaw => "workspace",
+        Dialect::Crewagent => "project",
+    };
+    let mount = |alias: &str, path: PathBuf, rights| MountSpec { alias: alias.to_owned(), path, rights };
+    let mut others = Vec::new();
+    for Mounted { alias, path, rights } in &settings.mounts {
+        others.push(mount(alias, resolve_mount(path, &surroundings(settings, environment))?, *rights));
+    }
+    others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), Rights::ReadWrite)));
+    let workspace = mount(alias, workspace.to_owned(), Rights::ReadWrite);
+    let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
+    Ok(Fence::new(workspace, others, &settings.state, options)?)
+}
+
+/// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph.
+fn guard_workflow(fence: &mut Fence, settings: &Settings, run: Option<&Path>) -> Result<(), WireError> {
+    let graph = match run {
+        Some(run) => graph_of(run, settings.graph.as_deref())?,
+        None => settings.graph.clone(),
+    };
+    let has_state = run.is_some() || settings.mounts.iter().any(|mount| mount.alias == STATE_ALIAS);
+    if !has_state {
+        return if graph.is_some() { Err(WireError::GraphAlone) } else { Ok(()) };
+    }
+    let graph = graph.map(|path| GraphSource::new(fence, &path)).transpose()?;
+    Ok(fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph }))?)
+}
+
 fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings {
     // What an agent could rewrite would not bind it, and a log that it could rewrite would say what it likes.
     let log = match &settings.log {
@@ -121,6 +161,7 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
             .chain(&environment.config)
             .chain(&settings.config_file)
             .chain(&log)
+            .chain(&settings.audit_heads)
             .cloned()
             .collect(),
     }
@@ -128,7 +169,11 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
 
 /// The chain, the log of the run if there is one, and the log lines where they are wanted.
 fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, WireError> {
-    let mut sinks: Vec<Box<dyn AuditSink>> = vec![Box::new(AuditLog::open(&settings.state)?)];
+    let mut chain = AuditLog::open(&settings.state)?;
+    if let Some(heads) = &settings.audit_heads {
+        chain = chain.with_heads_to(open_log(heads).map_err(WireError::Heads)?);
+    }
+    let mut sinks: Vec<Box<dyn AuditSink>> = vec![Box::new(chain)];
     if let Some(run) = run {
         sinks.push(Box::new(RunLog::open(run).map_err(WireError::RunLog)?));
     }
@@ -136,10 +181,12 @@ fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, 
         LogTo::Nowhere => {}
         LogTo::StandardError => sinks.push(Box::new(LogLines::new(Box::new(std::io::stderr())))),
         LogTo::File(path) => {
-            let mut options = OpenOptions::new();
-            options.create(true).append(true).custom_flags(PLAIN_FILE_FLAGS);
-            sinks.push(Box::new(LogLines::new(Box::new(options.open(path).map_err(WireError::Log)?))));
+            sinks.push(Box::new(LogLines::new(Box::new(open_log(path).map_err(WireError::Log)?))));
         }
     }
     Ok(Box::new(All(sinks)))
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).custom_flags(PLAIN_FILE_FLAGS).open(path)
 }

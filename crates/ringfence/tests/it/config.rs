@@ -160,6 +160,7 @@ fn the_examples_say_the_defaults() {
         let said = layers.load(&Flags { config: Some(example), ..Flags::default() }).unwrap();
         assert_eq!((said.dialect, said.preset, said.limits), (plain.dialect, plain.preset, plain.limits));
         assert_eq!((said.durability, said.names, said.log), (plain.durability, plain.names, plain.log));
+        assert_eq!(said.audit_heads, plain.audit_heads);
         assert_eq!(
             (said.tools.allow, said.tools.deny, said.mounts),
             (plain.tools.allow, plain.tools.deny, plain.mounts)
@@ -614,6 +615,26 @@ fn a_workspace_s_own_file_that_cannot_be_used_stops_everything_and_shows_no_host
     told(&|site| symlink("../outside/secret", site.workspace.join("ringfence.toml")).unwrap(), &["outside"]);
     told(&|site| symlink(site.outside.join("secret"), site.workspace.join("ringfence.toml")).unwrap(), &[]);
     told(&|site| std::fs::create_dir(site.workspace.join("ringfence.toml")).unwrap(), &["directory"]);
+}
+
+#[test]
+fn heads_of_the_audit_log_go_to_a_second_place_too_and_it_must_not_be_inside() {
+    let site = Site::new();
+    site.write("f", "x");
+    let (second, config) = (site.root().join("heads.jsonl"), site.root().join("heads.toml"));
+    let call = |heads: &Path| {
+        std::fs::write(&config, format!("audit_heads = {}", json!(heads))).unwrap();
+        site.run(&["call", "read_file", r#"{"path":"f"}"#, "--config", config.to_str().unwrap()])
+    };
+    assert_eq!(call(&second).code, Some(0));
+    assert_eq!(call(&second).code, Some(0));
+    assert_eq!(std::fs::read_to_string(&second).unwrap().lines().count(), 2);
+    let check = || site.run(&["audit", "verify", "--heads", second.to_str().unwrap()]).code;
+    assert_eq!(check(), Some(0));
+    std::fs::remove_dir_all(site.state.join("audit")).unwrap();
+    assert_eq!(call(Path::new("none")).code, Some(0));
+    assert_eq!((site.run(&["audit", "verify"]).code, check()), (Some(0), Some(1)));
+    assert_eq!(call(&site.workspace.join("heads.jsonl")).code, Some(2));
 }
 
 #[test]

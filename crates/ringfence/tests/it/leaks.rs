@@ -103,6 +103,9 @@ fn calls(dialect: &str, path: &str) -> Vec<(&'static str, Value)> {
         _ => vec![
             ("list_directory", json!({"path": path})),
             ("edit_file", json!({"path": path, "oldText": "one", "newText": "1"})),
+            ("search_files", json!({"path": path, "pattern": "."})),
+            ("apply_patch", json!({"path": path, "patch": "@@ -1 +1 @@\n-one\n+1\n"})),
+            ("apply_patch", json!({"patch": format!("--- {path}\n+++ {path}\n@@ -1 +1 @@\n-one\n+1\n")})),
             ("get_file_info", json!({"path": path})),
             ("find_files", json!({"path": path, "glob": "**"})),
             ("create_directory", json!({"path": path})),

@@ -2,30 +2,63 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Said, Site};
+use crate::site::{Said, Site, said};
 
-struct Run {
-    site: Site,
-    id: String,
+/// A run of a project with a package beside it.
+pub(crate) struct Run {
+    pub(crate) site: Site,
+    pub(crate) id: String,
 }
 
 impl Run {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::started(None)
+    }
+
+    /// A run that goes along this graph.
+    pub(crate) fn along(graph: &str) -> Self {
+        Self::started(Some(graph))
+    }
+
+    fn started(graph: Option<&str>) -> Self {
         let site = Site::new();
         std::fs::create_dir(site.root().join("pkg")).unwrap();
         std::fs::write(site.root().join("pkg/step.md"), "# Step\n").unwrap();
-        let said = site.run(&["workflow", "new", "--run", "first"]);
+        let run = Self { site, id: "first".to_owned() };
+        let mut command = run.site.command(&["workflow", "new", "--run", "first", "--mount", &run.mount()]);
+        if let Some(graph) = graph {
+            std::fs::write(run.site.root().join("pkg/workflow.graph.json"), graph).unwrap();
+            command.args(["--graph", "@pkg/workflow.graph.json"]);
+        }
+        let said = said(command.output().unwrap());
         assert_eq!((said.code, said.out.as_str()), (Some(0), "first\n"), "{said:?}");
-        Self { site, id: "first".to_owned() }
+        run
     }
 
-    fn call(&self, tool: &str, arguments: &Value) -> Said {
-        let mount = format!("pkg={}:ro", self.site.root().join("pkg").display());
+    fn mount(&self) -> String {
+        format!("pkg={}:ro", self.site.root().join("pkg").display())
+    }
+
+    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Said {
+        self.call_with(&["--dialect", "crewagent"], tool, arguments)
+    }
+
+    /// The same in another dialect, or with further options.
+    pub(crate) fn call_with(&self, options: &[&str], tool: &str, arguments: &Value) -> Said {
         let arguments = arguments.to_string();
-        self.site.run(&["call", tool, &arguments, "--dialect", "crewagent", "--mount", &mount, "--run", &self.id])
+        let mut command = self.site.command(&["call", tool, &arguments, "--mount", &self.mount(), "--run", &self.id]);
+        said(command.args(options).output().unwrap())
     }
 
-    fn fields(&self, tool: &str, arguments: &Value) -> Value {
+    /// The same as an agent of this config.
+    pub(crate) fn call_as(&self, agent: &str, config: &str, tool: &str, arguments: &Value) -> Said {
+        let file = self.site.root().join("agents.toml");
+        std::fs::write(&file, config).unwrap();
+        let options = ["--dialect", "crewagent", "--agent", agent, "--config", file.to_str().unwrap()];
+        self.call_with(&options, tool, arguments)
+    }
+
+    pub(crate) fn fields(&self, tool: &str, arguments: &Value) -> Value {
         let said = self.call(tool, arguments);
         assert_eq!(said.code, Some(0), "{said:?}");
         said.reply()
@@ -134,4 +167,78 @@ fn a_listing_leaves_hidden_entries_and_links_out_and_stops_at_two_hundred() {
     let many = run.fields("fs.list", &json!({"path": "@project/many"}));
     assert_eq!((many["entriesPreview"].as_array().unwrap().len(), &many["truncated"]), (200, &json!(true)));
     assert!(many["entries"].is_null() && many["hint"].is_string());
+}
+
+const GRAPH: &str = r#"{"schemaVersion": "1.1", "entryNodeId": "first", "nodes": [{"id": "first", "type": "step", "file": "f"},
+    {"id": "second", "type": "end", "file": "s"}], "edges": [{"from": "first", "to": "second", "label": "on"}]}"#;
+
+fn goes_to(node: &str) -> Value {
+    json!({"path": "@state/workflow.md", "operation": "updateFrontmatter", "update": {"currentNodeId": {"set": node}}})
+}
+
+#[test]
+fn a_run_that_was_made_with_a_graph_keeps_it_whatever_is_said_later() {
+    let run = Run::along(GRAPH);
+    let state = run.fields("fs.read", &json!({"path": "@state/workflow.md"}));
+    assert!(state["content"].as_str().unwrap().contains("currentNodeId: \"first\""), "{state}");
+    assert_eq!(run.call("fs.apply_patch", &goes_to("third")).error(), "E_INVALID_TRANSITION");
+    let options = ["--dialect", "crewagent", "--graph", "@pkg/other.json"];
+    let said = run.call_with(&options, "fs.apply_patch", &goes_to("third"));
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("goes along the graph `@pkg/workflow.graph.json`"), "{said:?}");
+    let same = ["--dialect", "crewagent", "--graph", "@pkg/workflow.graph.json"];
+    assert_eq!(run.call_with(&same, "fs.apply_patch", &goes_to("second")).code, Some(0));
+}
+
+#[test]
+fn a_graph_binds_a_run_only_where_no_tool_can_change_it() {
+    let run = Run::new();
+    run.site.write("graph.json", GRAPH);
+    std::fs::write(run.site.root().join("pkg/graph.json"), GRAPH).unwrap();
+    let with =
+        |graph: &str| run.call_with(&["--dialect", "crewagent", "--graph", graph], "fs.apply_patch", &goes_to("third"));
+    for graph in ["@project/graph.json", "@state/graph.json", "graph.json", "@nowhere/graph.json"] {
+        let said = with(graph);
+        assert_eq!(said.code, Some(2), "{graph}: {said:?}");
+        assert!(!said.err.contains(run.site.root().to_str().unwrap()), "{said:?}");
+    }
+    assert_eq!(with("@pkg/graph.json").error(), "E_INVALID_TRANSITION");
+    assert_eq!(with("@pkg/none.json").error(), "E_SCHEMA_VALIDATION");
+    let alone = run.site.run(&["tools", "--graph", "@pkg/graph.json"]);
+    assert_eq!(alone.code, Some(2), "{alone:?}");
+    let broken = run.site.root().join("pkg/broken.json");
+    std::fs::write(&broken, "{").unwrap();
+    let mount = format!("pkg={}:ro", run.site.root().join("pkg").display());
+    let made = run.site.run(&["workflow", "new", "--run", "x", "--mount", &mount, "--graph", "@pkg/broken.json"]);
+    assert_eq!(made.code, Some(2), "{made:?}");
+}
+
+#[test]
+fn what_a_model_is_told_is_what_holds_for_its_agent() {
+    let run = Run::new();
+    let config = "[policy.fs]\nmaxWriteBytes = 5000\n[agents.small.tools.fs]\nmaxReadBytes = 1000\n\
+                  [agents.none.tools.fs]\nenabled = false\n";
+    let file = run.site.root().join("agents.toml");
+    std::fs::write(&file, config).unwrap();
+    let mount = format!("pkg={}:ro", run.site.root().join("pkg").display());
+    let told = |agent: &str| {
+        let options = ["--dialect", "crewagent", "--agent", agent, "--config", file.to_str().unwrap()];
+        let mut command = run.site.command(&["tools", "--format", "prompt", "--run", "first", "--mount", &mount]);
+        said(command.args(options).output().unwrap()).out
+    };
+    expect_test::expect![[r#"
+        You have these tools for files:
+        - fs.read: Read a text file, or some of its lines.
+        - fs.write: Write a text file: create it, or replace its contents.
+        - fs.list: List the entries of a directory.
+        - fs.apply_patch: Update the front matter of a file in `@state`, such as `@state/workflow.md`: the rest of the file stays as it is.
+        - fs.search: Search a file, or all files below a directory, for lines that match.
+        Every path begins with one of `@project`, `@pkg` (only to be read), `@state`.
+        One read returns at most 1000 bytes and one write takes at most 5000; a larger file is searched, or read by lines.
+        A call ends after 30 seconds at the latest.
+    "#]]
+    .assert_eq(&told("small"));
+    assert_eq!(told("none"), "You have no tools for files.\n");
+    let said = run.call_as("small", config, "fs.write", &json!({"path": "@project/f", "content": "x".repeat(5001)}));
+    assert_eq!(said.error(), "E_WRITE_LIMIT");
 }

@@ -1,0 +1,52 @@
+//! What a model is told about its tools before it begins.
+//!
+//! It is made from the session itself, so what is said, what is offered and what is enforced cannot differ.
+
+use ringfence_fs::Rights;
+use ringfence_kernel::{Dialect, Session};
+
+use crate::config::Settings;
+
+/// The tools of a session, where they reach, and the limits that hold.
+pub fn prompt(session: &Session, settings: &Settings) -> String {
+    let tools: Vec<_> = session.catalog.list().collect();
+    if tools.is_empty() {
+        return "You have no tools for files.".to_owned();
+    }
+    let mut lines = vec!["You have these tools for files:".to_owned()];
+    lines.extend(tools.iter().map(|tool| format!("- {}: {}", tool.name, first_sentence(&tool.description))));
+    lines.push(reach(session, settings));
+    let limits = &session.limits;
+    lines.push(format!(
+        "One read returns at most {} bytes and one write takes at most {}; a larger file is searched, or read by lines.",
+        limits.read_bytes, limits.write_bytes
+    ));
+    lines.push(format!("A call ends after {} seconds at the latest.", limits.call_time.as_secs()));
+    lines.join("\n")
+}
+
+/// How paths begin, and what may be written.
+fn reach(session: &Session, settings: &Settings) -> String {
+    let declared = settings.mounts.iter().map(|mount| (format!("@{}", mount.alias), mount.rights));
+    let state = settings.run.iter().map(|_| ("@state".to_owned(), Rights::ReadWrite));
+    let mounts: Vec<String> = declared
+        .chain(state)
+        .map(|(alias, rights)| match rights {
+            Rights::ReadOnly => format!("`{alias}` (only to be read)"),
+            Rights::ReadWrite => format!("`{alias}`"),
+        })
+        .collect();
+    match session.dialect {
+        Dialect::Crewagent => {
+            let all: Vec<String> = std::iter::once("`@project`".to_owned()).chain(mounts).collect();
+            format!("Every path begins with one of {}.", all.join(", "))
+        }
+        _ if mounts.is_empty() => "Paths are relative to the workspace.".to_owned(),
+        _ => format!("Paths are relative to the workspace, or begin with {}.", mounts.join(", ")),
+    }
+}
+
+pub(crate) fn first_sentence(text: &str) -> String {
+    let end = text.find(". ").or_else(|| text.find(".\n")).map_or(text.len(), |at| at + 1);
+    text[..end].split_whitespace().collect::<Vec<_>>().join(" ")
+}
