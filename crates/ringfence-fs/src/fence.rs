@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
-use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, mkdirat};
+use rustix::fs::{CWD, Mode, OFlags, StatFs, fstat, fstatfs, mkdirat, statfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -15,7 +15,7 @@ use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::guard::{ChangeRule, Guard};
 use crate::locks::Locks;
-use crate::mount::{Durability, Mount, Rights, Spot, name_of};
+use crate::mount::{Durability, Mount, Rights, Spot};
 use crate::name::NameRule;
 use crate::path::GuestPath;
 use crate::recover::recover_all;
@@ -150,7 +150,7 @@ impl Fence {
     pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
         let spot = self.find(text)?;
         cx.name_subject(&spot.shown);
-        spot.mount.check_in_place()?;
+        spot.mount.check_in_place(cx.pace)?;
         Ok(spot)
     }
 
@@ -161,7 +161,7 @@ impl Fence {
             Given::Mounted(text) => self.find_mounted(text)?,
         };
         cx.name_subject(&spot.shown);
-        spot.mount.check_in_place()?;
+        spot.mount.check_in_place(cx.pace)?;
         Ok(spot)
     }
 
@@ -247,25 +247,21 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
         Backend::Best if kernel_resolves(&root) => Box::new(Kernel),
         _ => Box::new(Walker::new(root.as_fd()).map_err(fail)?),
     };
+    let quick = fstatfs(&root).is_ok_and(|found| answers_from_memory(&found)) && is_local(&spec.path);
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
     let locks = open_private(state, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let descriptors = openat(CWD, c"/proc/self/fd", flags, Mode::empty()).ok();
-    let root_name = descriptors.as_ref().and_then(|descriptors| name_of(descriptors, root.as_fd()).ok());
     Ok(Mount {
         alias: Arc::from(spec.alias),
         named,
         id: stamp.id,
-        root_name,
-        descriptors,
         host_roots,
         rights: spec.rights,
         privileged: geteuid().is_root(),
         names: options.names,
         durability: options.durability,
         resolver,
-        quick: answers_from_memory(&root),
+        quick,
         locks: Locks::new(locks),
         digests: Digests::default(),
         guards: Vec::new(),
@@ -280,14 +276,23 @@ fn kernel_resolves(root: &OwnedFd) -> bool {
 }
 
 /// Local file systems open and stat what is in memory without asking a daemon or a network.
-fn answers_from_memory(root: &OwnedFd) -> bool {
+#[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+fn answers_from_memory(found: &StatFs) -> bool {
     const EXT: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
     const BTRFS: u64 = 0x9123_683e;
     const TMPFS: u64 = 0x0102_1994;
     const F2FS: u64 = 0xf2f5_2010;
+    matches!(found.f_type as u64, EXT | XFS | BTRFS | TMPFS | F2FS)
+}
+
+/// Whether the name of a root can be looked up without asking a daemon or a network: every directory above it is local.
+/// A container's root is layers of local directories.
+fn is_local(path: &Path) -> bool {
+    const OVERLAY: u64 = 0x794c_7630;
     #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
-    fstatfs(root).is_ok_and(|found| matches!(found.f_type as u64, EXT | XFS | BTRFS | TMPFS | F2FS))
+    let local = |found: StatFs| answers_from_memory(&found) || found.f_type as u64 == OVERLAY;
+    path.ancestors().skip(1).all(|above| statfs(above).is_ok_and(local))
 }
 
 /// One directory inside the other, or the same: then the weaker rights would be no rights.

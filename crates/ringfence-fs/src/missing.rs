@@ -32,7 +32,7 @@ pub(crate) fn explain(spot: &Spot, errno: Errno) -> ToolError {
 }
 
 fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
-    if let Err(gone) = spot.mount.check_in_place() {
+    if let Err(gone) = spot.mount.check_in_place(Pace::Patient) {
         return gone;
     }
     let Some((parent, name)) = spot.path.split() else { return error };

@@ -3,13 +3,12 @@
 //! A mount is opened once. What happens to its name afterwards does not matter: every lookup starts at the
 //! descriptor, goes through the resolver, and is judged by what was opened.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
 use rustix::io::Errno;
 
 use crate::again::{openat, renameat_with};
@@ -48,10 +47,6 @@ pub(crate) struct Mount {
     pub(crate) named: bool,
     pub(crate) root: OwnedFd,
     pub(crate) id: FileId,
-    /// What the kernel calls the root, as long as it stands where it stood when it was opened.
-    pub(crate) root_name: Option<CString>,
-    /// Where the kernel says what descriptors are called; not every place that we run in has it.
-    pub(crate) descriptors: Option<OwnedFd>,
     /// What the root is called on the host, to understand absolute paths. Never shown.
     pub(crate) host_roots: Vec<PathBuf>,
     pub(crate) rights: Rights,
@@ -180,9 +175,9 @@ impl Mount {
 
     /// Where below the root a descriptor is now. The kernel keeps that name; we only read it.
     pub(crate) fn real_name(&self, fd: BorrowedFd<'_>) -> Result<Option<String>, Errno> {
-        let descriptors = self.descriptors.as_ref().ok_or(Errno::NOENT)?;
-        let root = name_of(descriptors, self.root.as_fd())?;
-        let name = name_of(descriptors, fd)?;
+        let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+        let root = name_of(self.root.as_fd())?;
+        let name = name_of(fd)?;
         if root == name {
             return Ok(Some(".".to_owned()));
         }
@@ -211,26 +206,30 @@ impl Mount {
         self.resolver.open_named(parent, name, access | CAREFUL)
     }
 
-    /// Fails where the directory that was mounted was removed, or has another name now: whoever made another one in its
-    /// place means that one, and we hold the old. Waits for nothing.
-    pub(crate) fn check_in_place(&self) -> Result<(), ToolError> {
-        let (Some(descriptors), Some(then)) = (&self.descriptors, &self.root_name) else { return Ok(()) };
-        if name_of(descriptors, self.root.as_fd()).is_ok_and(|now| now == *then) {
+    /// Fails where the directory that was mounted was removed, or its name leads to another one now: whoever put that one
+    /// there means it, and we hold the old.
+    pub(crate) fn check_in_place(&self, pace: Pace) -> Result<(), ToolError> {
+        // A worker will look: only a local name can be looked up without waiting for anybody.
+        if pace == Pace::Quick && !self.quick {
             return Ok(());
         }
+        match self.host_roots.first().map(|name| statat(CWD, name, AtFlags::empty())) {
+            Some(Ok(stat)) if Stamp::of(&stat).id == self.id => Ok(()),
+            Some(Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => Err(self.lost()),
+            // Whoever cannot tell goes by what is held.
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+
+    fn lost(&self) -> ToolError {
         let what = if self.named {
             format!("directory of the mount `@{}`", self.alias)
         } else {
             "workspace directory".to_owned()
         };
         let message = format!("the {what} was removed, moved or replaced since the host started");
-        Err(ToolError::new(ErrorKind::NotFound, message).hint("put it back, or start again"))
+        ToolError::new(ErrorKind::NotFound, message).hint("put it back, or start again")
     }
-}
-
-/// The kernel's name for a descriptor.
-pub(crate) fn name_of(descriptors: &OwnedFd, fd: BorrowedFd<'_>) -> Result<CString, Errno> {
-    readlinkat(descriptors, fd.as_raw_fd().to_string(), Vec::with_capacity(256))
 }
 
 /// What stands at a name in a directory that we hold, without following it.

@@ -145,7 +145,7 @@ impl Pattern {
             ("search_files", json!({"path": top, "pattern": "inside"})),
             ("search_files", json!({"path": file, "pattern": "inside"})),
             ("apply_patch", json!({"path": file, "patch": "@@ -1 +1 @@\n-inside\n+inside\n"})),
-            ("apply_patch", json!({"patch": both(&file, &new)})),
+            ("apply_patch", json!({"patch": both(file, &new)})),
             ("copy_file", json!({"from": file, "to": copy, "overwrite": true})),
             ("copy_file", json!({"from": file, "to": "taken.txt", "overwrite": true})),
             ("read_file", json!({"path": "taken.txt"})),
