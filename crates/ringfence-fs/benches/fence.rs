@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use ringfence_fs::{AuditLog, Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
-    AuditSink, Choice, Dialect, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
+    AuditSink, Bits, Choice, Dialect, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
     ToolCall, Unrecorded,
 };
 use sha2::{Digest as _, Sha256};
@@ -77,6 +77,7 @@ impl Bench {
             agent: None,
             limits: Limits::of(Dialect::Standard),
             catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
+            bits: Bits::default(),
         };
         let host = |audit: Box<dyn AuditSink>| {
             Host::new(Parts {

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Context, Preset, ToolError};
+use crate::{Assurance, Context, ErrorKind, Layer, Preset, Principal, Scope, ToolError, Verdict};
 
 /// The right to run one planned call.
 #[derive(Debug)]
@@ -60,7 +60,11 @@ pub struct ApprovalRequest {
     pub args: Value,
     pub reason: String,
     /// The rule that wants it asked.
-    pub rule: &'static str,
+    pub rule: String,
+    /// Whose rule it is.
+    pub layer: Layer,
+    /// What an answer must at least be.
+    pub assurance: Assurance,
     pub preview: String,
     /// What the preview showed; another one is another request.
     pub fingerprint: String,
@@ -78,9 +82,78 @@ pub struct ApprovalResponse {
     pub reason: Option<String>,
 }
 
+/// An answer, and what the front that brings it knows about who gave it. None of this comes from outside.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    pub response: ApprovalResponse,
+    pub approval: Approval,
+}
+
+impl Answered {
+    /// A no that nobody said.
+    pub(crate) fn no(reason: String) -> Self {
+        let response = ApprovalResponse { reason: Some(reason), ..ApprovalResponse::default() };
+        Self { response, approval: Approval { assurance: Assurance::None, by: None } }
+    }
+}
+
+/// Who said yes, and how sure that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    pub assurance: Assurance,
+    /// Where it is known who. They need the scope to approve.
+    pub by: Option<Principal>,
+}
+
+/// What an answer comes to, once it is known whether it counts.
+pub(crate) enum Answer {
+    Yes(Approval),
+    Changed(String, Approval),
+    No(ToolError),
+}
+
+impl Answer {
+    pub(crate) fn of(answered: Answered, verdict: &Verdict) -> Self {
+        let Answered { response, approval } = answered;
+        let no = |reason: &str| {
+            let and = if reason.is_empty() { "" } else { ", and " };
+            let message = format!("not approved: {}{and}{reason}", verdict.reason);
+            Self::No(explained(ToolError::new(ErrorKind::ApprovalDenied, message), verdict))
+        };
+        if !response.approved {
+            return no(response.reason.as_deref().unwrap_or_default());
+        }
+        if let Some(stranger) = approval.by.as_ref().filter(|by| !by.may(Scope::Approve)) {
+            return no(&format!("`{}` may not approve calls", stranger.name));
+        }
+        if approval.assurance < verdict.assurance {
+            return no(match verdict.assurance {
+                Assurance::Person => "the answer must be a person's at ringfence's own terminal or page",
+                _ => "the answer must come from somebody",
+            });
+        }
+        match response.modified_args {
+            None => Self::Yes(approval),
+            Some(_) if approval.assurance < Assurance::Person => {
+                no("only a person at ringfence's own terminal or page may change the arguments")
+            }
+            Some(args) => Self::Changed(args.to_string(), approval),
+        }
+    }
+}
+
+/// An error with the rule that led to it, for programs.
+pub(crate) fn explained(error: ToolError, verdict: &Verdict) -> ToolError {
+    let error = error.detail("rule", &*verdict.rule).detail("layer", verdict.layer.name());
+    match &verdict.grant {
+        Some(grant) => error.detail("grant", grant.as_str()),
+        None => error,
+    }
+}
+
 /// Puts a request to a person and waits for the answer.
 pub trait Approver: Send + Sync + fmt::Debug {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>>;
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>>;
 }
 
 /// Nobody is there to be asked, so nothing is approved.
@@ -91,12 +164,11 @@ pub struct Nobody {
 }
 
 impl Approver for Nobody {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>> {
-        let reason = match request.rule {
-            Preset::ASKS => format!("nobody is here to approve it; {}", self.advice),
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
+        let reason = match (request.layer, request.rule.as_str()) {
+            (Layer::Preset, Preset::ASKS) => format!("nobody is here to approve it; {}", self.advice),
             _ => "nobody is here to approve it; a person has to do this".to_owned(),
         };
-        let reason = Some(reason);
-        Box::pin(std::future::ready(ApprovalResponse { reason, ..ApprovalResponse::default() }))
+        Box::pin(std::future::ready(Answered::no(reason)))
     }
 }

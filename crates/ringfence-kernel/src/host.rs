@@ -18,11 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Notes;
 use crate::face::{Offer, Planned};
+use crate::gate::{Answer, explained};
 use crate::record::Moment;
+use crate::tool::Road;
 use crate::{
-    Abandon, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Context, Decision, ErrorKind, Pace,
-    Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError, Touch, Verb,
-    Verdict, id,
+    Abandon, Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Bit, BitSet,
+    Context, Decision, ErrorKind, Pace, Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost,
+    Ticket, ToolError, Touch, Verb, Verdict, id,
 };
 
 /// How often a person may change the arguments of one call before it is refused.
@@ -77,8 +79,8 @@ pub struct Parts {
 /// Everything that stands between a call and the world.
 #[derive(Clone, Debug)]
 pub struct Host {
-    parts: Arc<Parts>,
-    workers: Arc<Semaphore>,
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) workers: Arc<Semaphore>,
 }
 
 impl Host {
@@ -127,8 +129,8 @@ impl Host {
                 Leg::Asked(asked) => asked,
             };
             match self.ask(&trip, &asked.verdict, &asked.preview, cancel).await? {
-                Answer::Yes => {
-                    let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, signal);
+                Answer::Yes(approval) => {
+                    let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, &approval, signal);
                     return match self.on_worker(&trip, cancel, run).await? {
                         Leg::Done(reply) => Ok(reply),
                         Leg::Asked(_) => trip.refuse(
@@ -137,8 +139,9 @@ impl Host {
                         ),
                     };
                 }
-                Answer::Changed(arguments) => {
-                    let covered = Covered { touches: asked.touches, fingerprint: asked.preview.fingerprint };
+                Answer::Changed(arguments, approval) => {
+                    let Asked { touches, bits, preview, .. } = asked;
+                    let covered = Covered { touches, bits, fingerprint: preview.fingerprint, approval };
                     trip = Arc::new(trip.changed(arguments, covered));
                 }
                 Answer::No(error) => return trip.refuse(&asked.touches, &error),
@@ -226,30 +229,26 @@ impl Host {
             // It decoded before, so it parses; an empty text stands for no arguments.
             args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(serde_json::Map::new())),
             reason: verdict.reason.clone(),
-            rule: verdict.rule,
+            rule: verdict.rule.to_string(),
+            layer: verdict.layer,
+            assurance: verdict.assurance,
             preview: preview.text.clone(),
             fingerprint: preview.fingerprint.clone(),
         };
         self.parts.store.open_request(&request)?;
         let pending = Pending { store: self.parts.store.as_ref(), id: Some(&request.id) };
-        let response = tokio::select! {
+        let answered = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            response = timeout(trip.session.limits.approval_time, self.parts.approver.ask(&request)) => Some(response),
+            answered = timeout(trip.session.limits.approval_time, self.parts.approver.ask(&request)) => Some(answered),
         };
-        let (response, cancelled) = match response {
-            Some(Ok(response)) => (response, false),
-            Some(Err(_)) => {
-                let reason = Some("nobody answered in time".to_owned());
-                (ApprovalResponse { reason, ..ApprovalResponse::default() }, false)
-            }
-            None => (ApprovalResponse::default(), true),
-        };
-        pending.close(&response)?;
-        if cancelled {
+        let Some(answered) = answered else {
+            pending.close(&ApprovalResponse::default())?;
             return Ok(Answer::No(Abandon::Cancel.error()));
-        }
-        Ok(Answer::of(response, verdict))
+        };
+        let answered = answered.unwrap_or_else(|_| Answered::no("nobody answered in time".to_owned()));
+        pending.close(&answered.response)?;
+        Ok(Answer::of(answered, verdict))
     }
 }
 
@@ -318,32 +317,13 @@ struct Asked {
     planned: Box<dyn Planned>,
     touches: Vec<Touch>,
     verdict: Verdict,
+    /// What the session had been through then.
+    bits: BitSet,
     preview: Preview,
 }
 
-enum Answer {
-    Yes,
-    Changed(String),
-    No(ToolError),
-}
-
-impl Answer {
-    fn of(response: ApprovalResponse, verdict: &Verdict) -> Self {
-        match response {
-            ApprovalResponse { approved: true, modified_args: None, .. } => Self::Yes,
-            ApprovalResponse { approved: true, modified_args: Some(args), .. } => Self::Changed(args.to_string()),
-            ApprovalResponse { reason, .. } => {
-                let mut message = format!("not approved: {}", verdict.reason);
-                if let Some(reason) = reason {
-                    message = format!("{message}, and {reason}");
-                }
-                Self::No(ToolError::new(ErrorKind::ApprovalDenied, message).detail("rule", verdict.rule))
-            }
-        }
-    }
-}
-
 /// One call on its way.
+#[derive(Debug)]
 struct Trip {
     parts: Arc<Parts>,
     session: Arc<Session>,
@@ -355,9 +335,12 @@ struct Trip {
 }
 
 /// What somebody saw when they said yes.
+#[derive(Debug)]
 struct Covered {
     touches: Vec<Touch>,
+    bits: BitSet,
     fingerprint: String,
+    approval: Approval,
 }
 
 impl Trip {
@@ -376,18 +359,26 @@ impl Trip {
     /// Tries the call on the caller's own thread. `None` when it would have had to wait.
     fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
         let signal = Signal::new();
-        let cx = Context::new(&self.session.limits, Pace::Quick, &signal);
+        let cx = Context::new(&self.session.limits, Pace::Quick, &signal).on_road(self);
         let leg = guarded(self, &signal, || self.travel(offer, &cx))?;
         Ok(if cx.stalled() { None } else { leg })
     }
 
     fn go(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal))
+        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal).on_road(self))
     }
 
-    fn run_approved(&self, asked: Asked, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        let cx = Context::new(&self.session.limits, Pace::Patient, signal);
-        self.run(asked.planned, &asked.touches, Permission { rule: asked.verdict.rule, approved: true }, &cx)
+    fn run_approved(&self, asked: Asked, approval: &Approval, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self);
+        let Asked { planned, touches, verdict: seen, .. } = asked;
+        let (verdict, _) =
+            self.police(&touches, &cx, |verdict| verdict.decision == Decision::Allow || *verdict == seen);
+        match verdict.decision {
+            Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
+            // Other calls went on while somebody was asked: this is no longer what they were told.
+            Decision::Ask if verdict != seen => self.settle(&touches, &moved(), &cx),
+            _ => self.run(planned, &touches, Permission { verdict: &verdict, approval: Some(approval) }, &cx),
+        }
     }
 
     /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
@@ -397,44 +388,64 @@ impl Trip {
             Err(_) if cx.stalled() => return Ok(None),
             Err(error) => return self.settle(&[], &error, cx),
         };
-        let question = Question { session: &self.session, tool: &self.call.name, touches: &touches };
-        let verdict = self.parts.policy.decide(&question);
-        match verdict.decision {
-            Decision::Allow => self.run(planned, &touches, Permission { rule: verdict.rule, approved: false }, cx),
-            Decision::Ask if self.covers(&touches) => {
-                if self.has_moved(&touches, planned.as_ref()) {
-                    let message = "what was approved has changed meanwhile; nothing was done";
-                    return self.settle(&touches, &ToolError::new(ErrorKind::Conflict, message), cx);
+        let covered = self.covers(&touches);
+        let (verdict, bits) = self.police(&touches, cx, |verdict| match verdict.decision {
+            Decision::Allow => true,
+            Decision::Ask => covered.is_some(),
+            Decision::Deny => false,
+        });
+        match (verdict.decision, covered) {
+            (Decision::Allow, _) => self.run(planned, &touches, Permission { verdict: &verdict, approval: None }, cx),
+            (Decision::Ask, Some(covered)) => {
+                if covered.touches == touches && covered.fingerprint != planned.preview().fingerprint {
+                    return self.settle(&touches, &moved(), cx);
                 }
-                self.run(planned, &touches, Permission { rule: verdict.rule, approved: true }, cx)
+                let approval = Some(&covered.approval);
+                self.run(planned, &touches, Permission { verdict: &verdict, approval }, cx)
             }
-            Decision::Ask => {
+            (Decision::Ask, None) => {
                 let preview = planned.preview();
-                Ok(Some(Leg::Asked(Asked { planned, touches, verdict, preview })))
+                Ok(Some(Leg::Asked(Asked { planned, touches, verdict, bits, preview })))
             }
-            Decision::Deny => {
-                let error = ToolError::new(ErrorKind::PermissionDenied, verdict.reason).detail("rule", verdict.rule);
-                self.settle(&touches, &error, cx)
+            (Decision::Deny, _) => self.settle(&touches, &denial(&verdict), cx),
+        }
+    }
+
+    /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
+    /// raised a bit in between, it is decided again.
+    fn police(&self, touches: &[Touch], cx: &Context<'_>, may_run: impl Fn(&Verdict) -> bool) -> (Verdict, BitSet) {
+        loop {
+            let question = self.question(touches);
+            let verdict = self.parts.policy.decide(&question);
+            // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
+            let runs = may_run(&verdict) && cx.pace == Pace::Patient;
+            if !runs || self.session.bits.raise_from(question.bits, question.raises()) {
+                return (verdict, question.bits);
             }
         }
+    }
+
+    fn question<'a>(&'a self, touches: &'a [Touch]) -> Question<'a> {
+        Question::new(&self.session, &self.call.name, touches, self.session.bits.now())
     }
 
     fn run(
         &self,
         planned: Box<dyn Planned>,
         touches: &[Touch],
-        permission: Permission,
+        permission: Permission<'_>,
         cx: &Context<'_>,
     ) -> Result<Option<Leg>, Fatal> {
         let changes = touches.iter().any(|touch| touch.verb.changes());
-        if changes && cx.pace == Pace::Quick {
+        let matters = changes || touches.iter().any(|touch| Bit::raised_by(touch).is_some());
+        if matters && cx.pace == Pace::Quick {
             let _ = cx.stall();
             return Ok(None);
         }
         let change = if changes { id::mint("c")? } else { String::new() };
-        let Permission { rule, approved } = permission;
-        self.record(touches, Moment::Begin { rule, approved, change: &change })?;
-        let ticket = Ticket::new(cx, change, approved);
+        let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
+        self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
+        let ticket = Ticket::new(cx, change, approved.is_some());
         let result = planned.run(&ticket, self.notes);
         // From here on the reply is ours to give, or nobody's.
         if cx.stalled() || cx.signal().commit().is_err() {
@@ -443,18 +454,15 @@ impl Trip {
         self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
     }
 
-    /// Whether a person already said yes to these targets, or to wider ones. Nobody can have said yes to a plan
-    /// that names no target.
-    fn covers(&self, touches: &[Touch]) -> bool {
-        let Some(covered) = &self.covered else { return false };
-        !touches.is_empty()
-            && touches.iter().all(|touch| covered.touches.iter().any(|covered| is_within(touch, covered)))
-    }
-
-    /// Whether the same target is no longer what a person saw when they said yes.
-    fn has_moved(&self, touches: &[Touch], planned: &dyn Planned) -> bool {
-        let same = self.covered.as_ref().filter(|covered| covered.touches == touches);
-        same.is_some_and(|covered| covered.fingerprint != planned.preview().fingerprint)
+    /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
+    /// no more since. Nobody can have said yes to a plan that names no target.
+    fn covers(&self, touches: &[Touch]) -> Option<&Covered> {
+        let covered = self.covered.as_ref().filter(|_| !touches.is_empty())?;
+        if covered.bits != self.session.bits.now() {
+            return None;
+        }
+        let is_covered = |touch: &Touch| covered.touches.iter().any(|covered| is_within(touch, covered));
+        touches.iter().all(is_covered).then_some(covered)
     }
 
     /// Ends a call that never began to run, unless the road gave up on it first.
@@ -528,10 +536,31 @@ impl Trip {
     }
 }
 
+impl Road for Trip {
+    fn judge(&self, touch: &Touch) -> Decision {
+        let question = self.question(std::slice::from_ref(touch));
+        self.parts.policy.judge(touch, &question).decision
+    }
+
+    fn raise(&self, bit: Bit) {
+        self.session.bits.raise(bit);
+    }
+}
+
+/// What the policy refuses.
+fn denial(verdict: &Verdict) -> ToolError {
+    explained(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
+}
+
+/// What somebody said yes to is no longer so.
+fn moved() -> ToolError {
+    ToolError::new(ErrorKind::Conflict, "what was approved has changed meanwhile; nothing was done")
+}
+
 /// Why a plan may run.
-struct Permission {
-    rule: &'static str,
-    approved: bool,
+struct Permission<'a> {
+    verdict: &'a Verdict,
+    approval: Option<&'a Approval>,
 }
 
 /// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that

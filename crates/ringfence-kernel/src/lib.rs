@@ -6,17 +6,23 @@
 //!
 //! Not here: any file, process, socket, protocol or model. Tools bring those.
 
+mod bits;
 mod decode;
 mod dialect;
 mod error;
+mod explain;
 mod face;
 mod gate;
 mod host;
 mod id;
 mod limits;
+mod pattern;
 mod policy;
 mod record;
 mod registry;
+mod rule;
+mod rule_text;
+mod rules;
 mod sensitive;
 mod session;
 mod signal;
@@ -24,18 +30,23 @@ mod store;
 mod suggest;
 mod tool;
 
+pub use bits::{Bit, BitSet, Bits};
 pub use dialect::{Dialect, Notes};
 pub use error::{ErrorKind, ToolError};
+pub use explain::{Explained, Explanation};
 pub use face::{Definition, Face};
-pub use gate::{ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket};
+pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket};
 pub use host::{Fatal, Host, Parts, Reply, ToolCall};
 pub use limits::Limits;
-pub use policy::{Decision, Policy, Preset, Question, Verdict};
+pub use policy::{Assurance, Decision, Policy, Preset, Question, Verdict};
 pub use record::{AuditLost, AuditSink, Moment, Record, Unrecorded};
 pub use registry::{Catalog, Choice, NameTaken, NoSuchTool, Registry};
+pub use rule::Rule;
+pub use rule_text::{BadRule, RuleText};
+pub use rules::{Layer, Rules};
 pub use sensitive::{Sensitivity, sensitivity};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{Context, Pace, Place, Plan, Preview, Tool, Touch, Verb};
+pub use tool::{Context, NET, Pace, Place, Plan, Preview, Tool, Touch, Verb};

@@ -1,18 +1,28 @@
 //! Whether a planned call goes ahead, is asked about, or is refused.
 //!
-//! The policy sees what would happen, resolved, and never the arguments' text. `Preset` is the plain policy:
-//! one word for the whole workspace.
+//! The policy sees what would happen, resolved, and never the arguments' text. `Preset` is the plain policy: one word
+//! for the whole workspace, and a few rules behind it.
 //!
-//! Not here: asking (`gate.rs`), and rules from config.
+//! Not here: asking (`gate.rs`), and rules that people write (`rules.rs`).
 
 use std::fmt;
+use std::sync::{Arc, LazyLock};
 
-use crate::sensitive::{Sensitivity, sensitivity};
-use crate::{Session, Touch, Verb};
+use serde::Serialize;
+
+use crate::rules::strictest;
+use crate::{Bit, BitSet, Layer, Rule, Rules, Session, Touch, Verb};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
-    fn decide(&self, question: &Question<'_>) -> Verdict;
+    /// About one of the touches of a plan.
+    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict;
+
+    /// About the whole plan: as about the touch that is judged most strictly.
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let judged = question.touches.iter().map(|touch| self.judge(touch, question));
+        strictest(judged).unwrap_or_else(Verdict::unknown_effect)
+    }
 }
 
 /// A planned call, as the policy sees it.
@@ -21,6 +31,33 @@ pub struct Question<'a> {
     pub session: &'a Session,
     pub tool: &'a str,
     pub touches: &'a [Touch],
+    /// What the session has been through, at the moment of the question.
+    pub bits: BitSet,
+    /// For each bit, how many of the touches raise it.
+    raising: [usize; Bit::ALL.len()],
+}
+
+impl<'a> Question<'a> {
+    pub fn new(session: &'a Session, tool: &'a str, touches: &'a [Touch], bits: BitSet) -> Self {
+        let raised: Vec<Bit> = touches.iter().filter_map(Bit::raised_by).collect();
+        let raising = Bit::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
+        Self { session, tool, touches, bits, raising }
+    }
+
+    /// The bits that the call raises.
+    pub(crate) fn raises(&self) -> BitSet {
+        self.raised(None)
+    }
+
+    /// The bits that are up when everything was touched but this one of the touches.
+    pub(crate) fn bits_besides(&self, touch: &Touch) -> BitSet {
+        self.raised(Bit::raised_by(touch)).iter().fold(self.bits, BitSet::with)
+    }
+
+    fn raised(&self, less: Option<Bit>) -> BitSet {
+        let raised = Bit::ALL.into_iter().zip(self.raising);
+        raised.filter(|(bit, count)| *count > usize::from(less == Some(*bit))).map(|(bit, _)| bit).collect()
+    }
 }
 
 /// A decision, and what led to it.
@@ -28,9 +65,33 @@ pub struct Question<'a> {
 pub struct Verdict {
     pub decision: Decision,
     /// The rule that decided, as records name it.
-    pub rule: &'static str,
+    pub rule: Arc<str>,
+    /// Whose rule it is.
+    pub layer: Layer,
     /// Why, in words for a person and a model.
     pub reason: String,
+    /// What an answer must at least be, where somebody is asked.
+    pub assurance: Assurance,
+    /// The line of config that would make it allowed, where a user may write one.
+    pub grant: Option<String>,
+}
+
+impl Verdict {
+    /// A plan that says it touches nothing is one that we do not understand.
+    pub(crate) fn unknown_effect() -> Self {
+        Self {
+            decision: Decision::Ask,
+            rule: Arc::from("unknown effect"),
+            layer: Layer::Preset,
+            reason: "it is not known what this would touch".to_owned(),
+            assurance: Assurance::Person,
+            grant: None,
+        }
+    }
+
+    pub(crate) fn strictness(&self) -> (Decision, Assurance) {
+        (self.decision, self.assurance)
+    }
 }
 
 /// The later, the stricter.
@@ -41,10 +102,44 @@ pub enum Decision {
     Deny,
 }
 
+impl Decision {
+    pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Ask => "ask",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// How sure it is that a person gave an answer. The later, the surer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Assurance {
+    /// Not at all.
+    None,
+    /// The agent's own client says so, and could answer by itself.
+    Relayed,
+    /// At a terminal or a page of ours.
+    Person,
+}
+
+impl Assurance {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Relayed => "relayed",
+            Self::Person => "person",
+        }
+    }
+}
+
 /// The policy that one word describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preset {
-    /// Changes inside the workspace go ahead; secrets and protected paths are asked about.
+    /// Changes inside the workspace go ahead; secrets, protected paths and hosts are asked about.
     Edits,
     /// As `edits`, and whatever would be lost is asked about: overwriting and deleting.
     Ask,
@@ -70,53 +165,74 @@ impl Preset {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
-    fn judge(self, touch: &Touch) -> Verdict {
-        let shown = &touch.place.shown;
-        if self == Self::ReadOnly && touch.verb.changes() {
-            return Verdict {
+    /// Everything that the preset says, as rules.
+    pub(crate) fn rules(self) -> Vec<Rule> {
+        let files = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete];
+        let anything_else = Rule { decision: Decision::Allow, effects: files.to_vec(), ..Rule::ours("preset", None) };
+        [sensitive_names(), self.own_rules(), vec![other_hosts(), anything_else]].concat()
+    }
+
+    /// What the preset says that a looser one does not.
+    pub(crate) fn own_rules(self) -> Vec<Rule> {
+        match self {
+            Self::Edits => Vec::new(),
+            Self::Ask => vec![Rule { effects: vec![Verb::Overwrite, Verb::Delete], ..Rule::ours(Self::ASKS, None) }],
+            Self::ReadOnly => vec![Rule {
                 decision: Decision::Deny,
-                rule: "preset read-only",
-                reason: format!(
-                    "the preset `read-only` allows no change, and this would {} `{shown}`",
-                    touch.verb.as_str()
-                ),
-            };
+                effects: Verb::ALL.into_iter().filter(|verb| verb.changes()).collect(),
+                ..Rule::ours(
+                    "preset read-only",
+                    Some("and the preset `read-only` allows no change; listing and reading is allowed"),
+                )
+            }],
         }
-        let Sensitivity { secret, protected } =
-            touch.place.names().map(sensitivity).fold(Sensitivity::default(), |all, one| Sensitivity {
-                secret: all.secret || one.secret,
-                protected: all.protected || one.protected,
-            });
-        if secret && matches!(touch.verb, Verb::Read | Verb::MoveAway | Verb::Delete | Verb::Overwrite) {
-            let reason = format!("`{shown}` may hold secrets");
-            return Verdict { decision: Decision::Ask, rule: "secret", reason };
-        }
-        if protected && touch.verb.changes() {
-            let reason = format!("`{shown}` is a setting that other programs act on");
-            return Verdict { decision: Decision::Ask, rule: "protected path", reason };
-        }
-        if self == Self::Ask && matches!(touch.verb, Verb::Overwrite | Verb::Delete) {
-            return Verdict {
-                decision: Decision::Ask,
-                rule: Self::ASKS,
-                reason: format!("this would {} `{shown}`", touch.verb.as_str()),
-            };
-        }
-        Verdict { decision: Decision::Allow, rule: "preset", reason: String::new() }
+    }
+
+    /// The word to write instead of `read-only`, so that this is no longer denied.
+    pub(crate) fn instead(verb: Verb) -> Self {
+        if matches!(verb, Verb::Overwrite | Verb::Delete) { Self::Edits } else { Self::Ask }
+    }
+}
+
+/// Names that deserve a second look, whatever the preset.
+fn sensitive_names() -> Vec<Rule> {
+    let changes = Verb::ALL.into_iter().filter(|verb| verb.changes()).collect();
+    let person = Some(Assurance::Person);
+    vec![
+        Rule {
+            effects: vec![Verb::Read, Verb::Overwrite, Verb::MoveAway, Verb::Delete],
+            secret: Some(true),
+            assurance: person,
+            ..Rule::ours("secret", Some("which may hold secrets"))
+        },
+        Rule {
+            effects: changes,
+            protected: Some(true),
+            assurance: person,
+            ..Rule::ours("protected path", Some("a setting that other programs act on"))
+        },
+    ]
+}
+
+/// A host is reached without asking only where a rule allows it.
+fn other_hosts() -> Rule {
+    Rule {
+        effects: vec![Verb::Fetch],
+        assurance: Some(Assurance::Person),
+        ..Rule::ours("other host", Some("a host that no rule allows"))
     }
 }
 
 impl Policy for Preset {
-    fn decide(&self, question: &Question<'_>) -> Verdict {
-        let verdicts = question.touches.iter().map(|touch| self.judge(touch));
-        verdicts.reduce(|strictest, next| if next.decision > strictest.decision { next } else { strictest }).unwrap_or(
-            // A plan that says it touches nothing is one that we do not understand.
-            Verdict {
-                decision: Decision::Ask,
-                rule: "unknown effect",
-                reason: "it is not known what this would touch".to_owned(),
-            },
-        )
+    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict {
+        static RULES: LazyLock<[Rules; 3]> = LazyLock::new(|| Preset::ALL.map(Rules::of));
+        let [edits, ask, read_only] = &*RULES;
+        let rules = match self {
+            Self::Edits => edits,
+            Self::Ask => ask,
+            Self::ReadOnly => read_only,
+        };
+        rules.judge(touch, question)
     }
 }
 
@@ -125,7 +241,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Decision, Policy, Preset, Question};
-    use crate::{Catalog, Dialect, Limits, Place, Principal, Session, Touch, Verb};
+    use crate::{BitSet, Bits, Catalog, Dialect, Limits, Place, Principal, Session, Touch, Verb};
 
     fn touch(verb: Verb, given: &str, resolved: Option<&str>) -> Touch {
         let place = Place {
@@ -145,8 +261,9 @@ mod tests {
             agent: None,
             limits: Limits::of(Dialect::Standard),
             catalog: Catalog::default(),
+            bits: Bits::default(),
         };
-        preset.decide(&Question { session: &session, tool: "t", touches }).decision
+        preset.decide(&Question::new(&session, "t", touches, BitSet::default())).decision
     }
 
     #[track_caller]
@@ -173,6 +290,8 @@ mod tests {
         check(Verb::MoveAway, ".env", [Ask, Ask, Deny]);
         check(Verb::Read, ".git/config", [Allow, Allow, Allow]);
         check(Verb::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
+        check(Verb::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
+        check(Verb::Fetch, "server.pem:443", [Ask, Ask, Ask]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::{Session, ToolError, Touch};
+use crate::{Approval, Layer, Session, ToolError, Touch};
 
 /// One moment of one call.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Record<'a> {
 /// Which moment it is.
 #[derive(Debug)]
 pub enum Moment<'a> {
-    /// It is about to run; `rule` let it. A quick attempt that turned out to have to wait is begun once more.
-    Begin { rule: &'static str, approved: bool, change: &'a str },
+    /// It is about to run; `rule` let it, or somebody whom `rule` wanted to be asked. A quick attempt that turned out to have to wait is begun once more.
+    Begin { rule: &'a str, layer: Layer, approved: Option<&'a Approval>, change: &'a str },
     /// It ran, and this is how it ended.
     End { error: Option<&'a ToolError>, reply: &'a str, duration: Duration },
     /// It never ran.

@@ -134,7 +134,7 @@ impl Catalog {
 }
 
 /// Some APIs allow no dot in a name; a hyphen stands for it there.
-fn is_called(name: &str, wanted: &str) -> bool {
+pub(crate) fn is_called(name: &str, wanted: &str) -> bool {
     name == wanted || (name.contains('.') && name.replace('.', "-") == wanted)
 }
 

@@ -217,14 +217,20 @@ impl Rules {
     }
 }
 
-/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), drops what nobody sees,
-/// and what Windows drops at the end of a name.
-fn fold(part: &str) -> String {
-    if part.is_ascii() {
-        return part.trim_end_matches(['.', ' ']).to_ascii_lowercase();
+/// A name as the worst file system compares it: what Windows drops at its end is dropped too.
+pub(crate) fn fold(part: &str) -> String {
+    let mut folded = fold_case(part);
+    folded.truncate(folded.trim_end_matches(['.', ' ']).len());
+    folded
+}
+
+/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), and drops what nobody sees.
+pub(crate) fn fold_case(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
     }
-    let seen: String = part.chars().filter(|c| !is_ignorable(*c)).collect();
-    seen.to_uppercase().to_lowercase().trim_end_matches(['.', ' ']).to_owned()
+    let seen: String = text.chars().filter(|c| !is_ignorable(*c)).collect();
+    seen.to_uppercase().to_lowercase()
 }
 
 /// Unicode's `Default_Ignorable_Code_Point`.

@@ -1,10 +1,11 @@
 //! Who is asking, and in which dialect.
 //!
-//! A session never changes after it was made: whoever holds one knows what its calls may do.
+//! A session never changes after it was made, but for its bits, which only go up: whoever holds one knows what its
+//! calls may do.
 
 use std::collections::BTreeSet;
 
-use crate::{Catalog, Dialect, Limits};
+use crate::{Bits, Catalog, Dialect, Limits};
 
 /// One conversation of one caller with the host.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct Session {
     pub limits: Limits,
     /// The tools that this session may call, and no others.
     pub catalog: Catalog,
+    /// What it has been through.
+    pub bits: Bits,
 }
 
 /// Someone who can be held to what they may do.

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::{ErrorKind, Limits, Signal, Ticket, ToolError};
+use crate::{Bit, Decision, ErrorKind, Limits, Signal, Ticket, ToolError};
 
 /// One thing that an agent can do.
 pub trait Tool: Send + Sync + 'static {
@@ -40,6 +40,9 @@ pub struct Plan<W> {
     pub work: W,
 }
 
+/// The mount that stands for the network: its paths are `host:port`.
+pub const NET: &str = "net";
+
 /// One thing done to one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touch {
@@ -62,11 +65,17 @@ pub enum Verb {
     MoveAway,
     /// It goes away.
     Delete,
+    /// A request leaves for a host; the mount is `NET`.
+    Fetch,
 }
 
 impl Verb {
+    pub const ALL: [Self; 7] =
+        [Self::List, Self::Read, Self::Create, Self::Overwrite, Self::MoveAway, Self::Delete, Self::Fetch];
+
+    /// Whether files are no longer what they were.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::List | Self::Read)
+        !matches!(self, Self::List | Self::Read | Self::Fetch)
     }
 
     pub fn as_str(self) -> &'static str {
@@ -77,6 +86,7 @@ impl Verb {
             Self::Overwrite => "overwrite",
             Self::MoveAway => "move",
             Self::Delete => "delete",
+            Self::Fetch => "fetch",
         }
     }
 }
@@ -124,11 +134,34 @@ pub struct Context<'a> {
     pub pace: Pace,
     signal: &'a Signal,
     stalled: Cell<bool>,
+    road: Option<&'a dyn Road>,
+}
+
+/// What the road knows about the call that the tool does not.
+pub(crate) trait Road: std::fmt::Debug {
+    fn judge(&self, touch: &Touch) -> Decision;
+    fn raise(&self, bit: Bit);
 }
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, signal, stalled: Cell::new(false) }
+        Self { limits, pace, signal, stalled: Cell::new(false), road: None }
+    }
+
+    pub(crate) fn on_road(self, road: &'a dyn Road) -> Self {
+        Self { road: Some(road), ..self }
+    }
+
+    /// What the policy says to something that the call comes upon, such as a file in a directory that is searched.
+    pub fn judge(&self, touch: &Touch) -> Decision {
+        self.road.map_or(Decision::Ask, |road| road.judge(touch))
+    }
+
+    /// Says what the session has now been through. Only the tool knows whether what it saw was a stranger's.
+    pub fn raise(&self, bit: Bit) {
+        if let Some(road) = self.road {
+            road.raise(bit);
+        }
     }
 
     /// Fails once nobody waits for the call any more.

@@ -10,7 +10,7 @@ use ringfence_fs::{
     STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
-    AuditSink, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
+    AuditSink, Bits, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
     ToolError,
 };
 
@@ -100,6 +100,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog,
+        bits: Bits::default(),
     };
     let host = Host::new(Parts {
         policy: Box::new(settings.preset),

@@ -321,9 +321,15 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     about: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'static str>,
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     approved: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approver: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assurance: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -383,10 +389,13 @@ impl<'a> Line<'a> {
             ..Self::default()
         };
         let (moment, error, reply, duration) = match &record.moment {
-            Moment::Begin { rule, approved, change } => {
+            Moment::Begin { rule, layer, approved, change } => {
                 line.moment = "begin";
                 line.rule = Some(rule);
-                line.approved = Some(*approved);
+                line.layer = Some(layer.name());
+                line.approved = Some(approved.is_some());
+                line.approver = approved.and_then(|approval| approval.by.as_ref()).map(|by| by.name.as_str());
+                line.assurance = approved.map(|approval| approval.assurance.name());
                 line.change = Some(*change).filter(|change| !change.is_empty());
                 line.arguments = Some(sum(record.arguments));
                 return line;

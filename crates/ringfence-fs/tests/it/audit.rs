@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_fs::{AuditLog, KnownHead, read_known_heads, read_records, verify};
 use ringfence_kernel::{
-    AuditSink as _, Catalog, Dialect, ErrorKind, Limits, Moment, Place, Principal, Record, Session, ToolError, Touch,
-    Verb,
+    AuditSink as _, Bits, Catalog, Dialect, ErrorKind, Layer, Limits, Moment, Place, Principal, Record, Session,
+    ToolError, Touch, Verb,
 };
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ fn session() -> Session {
         agent: None,
         limits: Limits::of(Dialect::Standard),
         catalog: Catalog::default(),
+        bits: Bits::default(),
     }
 }
 
@@ -26,7 +27,7 @@ fn call(log: &AuditLog, id: &str) {
     let place = Place { mount: "w".into(), given: "a".to_owned(), resolved: None, shown: "a".to_owned() };
     let touches = [Touch { verb: Verb::Create, place }];
     let moments = [
-        Moment::Begin { rule: "preset", approved: false, change: "c-1" },
+        Moment::Begin { rule: "preset", layer: Layer::Preset, approved: None, change: "c-1" },
         Moment::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
     ];
     for moment in moments {

@@ -8,7 +8,7 @@ use ringfence_fs::{
     Backend, Fence, GraphSource, MountSpec, Options, Rights, STATE_ALIAS, WORKFLOW_FILE, WorkflowGuard,
 };
 use ringfence_kernel::{
-    AuditSink, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry,
+    AuditSink, Bits, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry,
     Session, ToolCall, Unrecorded,
 };
 use serde_json::Value;
@@ -122,6 +122,7 @@ impl World {
             agent: None,
             limits: setup.limits,
             catalog: registry.catalog(setup.dialect, &Choice::default()).unwrap(),
+            bits: Bits::default(),
         };
         let host = Host::new(Parts {
             policy: Box::new(setup.preset),

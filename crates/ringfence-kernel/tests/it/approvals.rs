@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::ErrorKind;
-use serde_json::json;
+use ringfence_kernel::{Answered, Approval, Assurance, ErrorKind, Principal};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::road::{Setup, assert_error, change, json, no, yes};
@@ -199,4 +199,85 @@ async fn a_cancel_while_waiting_for_an_answer_ends_the_call_at_once() {
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
     assert!(asked.elapsed() < Duration::from_secs(1));
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Cancelled ask".to_owned()], 0));
+}
+
+/// The same answer, from another channel.
+fn with(assurance: Assurance, by: Option<Principal>, answered: Answered) -> Answered {
+    Answered { approval: Approval { assurance, by }, ..answered }
+}
+
+#[tokio::test]
+async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
+    use Assurance::{None, Person, Relayed};
+    let cases = [
+        ("ask", None, false),
+        ("ask", Relayed, true),
+        ("ask", Person, true),
+        ("ask/person", None, false),
+        ("ask/person", Relayed, false),
+        ("ask/person", Person, true),
+    ];
+    for (path, assurance, counts) in cases {
+        let road = Setup::answering([with(assurance, Option::None, yes())]).road();
+        let reply = road.call(&json!({"path": path})).await;
+        assert_eq!(reply.error.is_none(), counts, "{path} {assurance:?}: {}", reply.text);
+        assert_eq!(road.runs(), usize::from(counts));
+        if !counts {
+            assert_error(&reply, ErrorKind::ApprovalDenied);
+            let needed = if path == "ask" { "must come from somebody" } else { "must be a person's" };
+            assert!(reply.text.contains(needed), "{}", reply.text);
+            assert_eq!(road.trace.lines(), [format!("refused ApprovalDenied {path}")]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_request_says_what_an_answer_must_be() {
+    let road = Setup::answering([no(), no()]).road();
+    road.call(&json!({"path": "ask"})).await;
+    road.call(&json!({"path": "ask/person"})).await;
+    let asked: Vec<Value> =
+        road.somebody.asked.lock().unwrap().iter().map(|request| serde_json::to_value(request).unwrap()).collect();
+    assert_eq!((&asked[0]["assurance"], &asked[0]["rule"]), (&json!("relayed"), &json!("by name")));
+    assert_eq!((&asked[1]["assurance"], &asked[1]["layer"]), (&json!("person"), &json!("user")));
+}
+
+#[tokio::test]
+async fn a_relayed_answer_cannot_change_the_arguments() {
+    let answer = with(Assurance::Relayed, None, change(json!({"path": "ask/below"})));
+    let road = Setup::answering([answer]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("may change the arguments"), "{}", reply.text);
+    assert_eq!((road.somebody.questions().len(), road.runs()), (1, 0));
+}
+
+#[tokio::test]
+async fn somebody_without_the_scope_to_approve_cannot() {
+    let answer = with(Assurance::Person, Some(Principal::agent("the agent itself")), yes());
+    let road = Setup::answering([answer]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("`the agent itself` may not approve"), "{}", reply.text);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn the_record_names_the_rule_and_who_said_yes() {
+    let answers = [yes(), with(Assurance::Relayed, None, yes()), change(json!({"path": "ask/below"}))];
+    let road = Setup::answering(answers).road();
+    for path in ["ask", "ask", "ask", "free"] {
+        assert_eq!(road.call(&json!({"path": path})).await.error, None);
+    }
+    let expected = ["user by name somebody", "user by name nobody", "user by name somebody", "user by name nobody"];
+    assert_eq!(*road.trace.permissions.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_rule_for_programs() {
+    let road = Setup::answering([no()]).road();
+    let details = json(&road.call(&json!({"path": "ask"})).await)["error"]["details"].clone();
+    assert_eq!(details, json!({"rule": "by name", "layer": "user"}));
+    let denied = json(&road.call(&json!({"path": "deny"})).await)["error"]["details"].clone();
+    assert_eq!(denied, json!({"rule": "by name", "layer": "user"}));
 }

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod approvals;
+mod bits;
 mod deadlines;
+mod explained;
 mod records;
 mod road;
+mod rules;

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ringfence_kernel::{
-    ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Choice, Context, Decision, Dialect, ErrorKind,
-    Face, Fatal, Host, Limits, MemoryStore, Moment, Parts, Place, Plan, Policy, Preview, Principal, Question, Record,
-    Registry, Reply, Session, Store, Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Choice,
+    Context, Decision, Dialect, ErrorKind, Face, Fatal, Host, Layer, Limits, MemoryStore, Moment, NET, Parts, Place,
+    Plan, Policy, Preview, Principal, Question, Record, Registry, Reply, Scope, Session, Store, Ticket, Tool, ToolCall,
+    ToolError, Touch, Verb, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,20 +23,22 @@ use tokio_util::sync::CancellationToken;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Args {
     pub(crate) path: String,
-    /// `read`, `overwrite` or `nothing`.
+    /// `read`, `overwrite`, `fetch` or `nothing`.
     #[serde(default)]
     pub(crate) verb: Option<String>,
 }
 
 impl Args {
-    fn touches(&self) -> Vec<Touch> {
+    pub(crate) fn touches(&self) -> Vec<Touch> {
         let verb = match self.verb.as_deref() {
             Some("read") => Verb::Read,
+            Some("fetch") => Verb::Fetch,
             Some("nothing") => return Vec::new(),
             _ => Verb::Overwrite,
         };
+        let mount = if verb == Verb::Fetch { NET } else { "workspace" };
         let place =
-            Place { mount: Arc::from("workspace"), given: self.path.clone(), resolved: None, shown: self.path.clone() };
+            Place { mount: Arc::from(mount), given: self.path.clone(), resolved: None, shown: self.path.clone() };
         vec![Touch { verb, place }]
     }
 }
@@ -109,33 +112,40 @@ impl<const QUICK: bool> Tool for Scripted<QUICK> {
 
 /// A path with `deny` in it is denied, one with `ask` in it is asked about, and so is what has no path.
 #[derive(Debug)]
-struct ByName;
+pub(crate) struct ByName;
 
 impl Policy for ByName {
-    fn decide(&self, question: &Question<'_>) -> Verdict {
-        let named = |word: &str| question.touches.iter().any(|touch| touch.place.given.contains(word));
+    fn judge(&self, touch: &Touch, _: &Question<'_>) -> Verdict {
+        let named = |word: &str| touch.place.given.contains(word);
         let decision = if named("deny") {
             Decision::Deny
-        } else if named("ask") || question.touches.is_empty() {
+        } else if named("ask") {
             Decision::Ask
         } else {
             Decision::Allow
         };
-        Verdict { decision, rule: "by name", reason: "the name says so".to_owned() }
+        Verdict {
+            decision,
+            rule: Arc::from("by name"),
+            layer: Layer::User,
+            reason: "the name says so".to_owned(),
+            assurance: if named("person") { Assurance::Person } else { Assurance::Relayed },
+            grant: None,
+        }
     }
 }
 
 /// Somebody who answers what the test wrote down, in order, and then no more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Somebody {
-    answers: Arc<Mutex<VecDeque<ApprovalResponse>>>,
+    answers: Arc<Mutex<VecDeque<Answered>>>,
     pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
     /// One more question was put.
     pub(crate) bell: Arc<Notify>,
 }
 
 impl Somebody {
-    pub(crate) fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+    pub(crate) fn saying(answers: impl IntoIterator<Item = Answered>) -> Self {
         Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
     }
 
@@ -145,7 +155,7 @@ impl Somebody {
 }
 
 impl Approver for Somebody {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApprovalResponse> + Send + 'a>> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
         self.asked.lock().unwrap().push(request.clone());
         self.bell.notify_one();
         match self.answers.lock().unwrap().pop_front() {
@@ -155,29 +165,37 @@ impl Approver for Somebody {
     }
 }
 
-pub(crate) fn yes() -> ApprovalResponse {
-    ApprovalResponse { approved: true, ..ApprovalResponse::default() }
+pub(crate) fn yes() -> Answered {
+    by_person(ApprovalResponse { approved: true, ..ApprovalResponse::default() })
 }
 
-pub(crate) fn no() -> ApprovalResponse {
-    ApprovalResponse { reason: Some("I do not like it".to_owned()), ..ApprovalResponse::default() }
+pub(crate) fn no() -> Answered {
+    by_person(ApprovalResponse { reason: Some("I do not like it".to_owned()), ..ApprovalResponse::default() })
 }
 
-pub(crate) fn change(arguments: Value) -> ApprovalResponse {
-    ApprovalResponse { approved: true, modified_args: Some(arguments), reason: None }
+pub(crate) fn change(arguments: Value) -> Answered {
+    by_person(ApprovalResponse { approved: true, modified_args: Some(arguments), reason: None })
+}
+
+/// An answer that somebody gave at a terminal of ours.
+fn by_person(response: ApprovalResponse) -> Answered {
+    let by = Principal { name: "somebody".to_owned(), scopes: [Scope::Approve].into() };
+    Answered { response, approval: Approval { assurance: Assurance::Person, by: Some(by) } }
 }
 
 /// Keeps records as short lines. After `room` of them the sink is full and fails.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
     lines: Arc<Mutex<Vec<String>>>,
+    /// Of each begin, the layer and the rule, and who approved.
+    pub(crate) permissions: Arc<Mutex<Vec<String>>>,
     room: usize,
     news: Arc<Notify>,
 }
 
 impl Trace {
     pub(crate) fn with_room(room: usize) -> Self {
-        Self { lines: Arc::default(), room, news: Arc::default() }
+        Self { lines: Arc::default(), permissions: Arc::default(), room, news: Arc::default() }
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -198,7 +216,7 @@ impl AuditSink for Trace {
         let what = match &record.moment {
             Moment::Begin { approved, change, .. } => {
                 let change = if change.is_empty() { "" } else { " change" };
-                format!("begin{}{change}", if *approved { " approved" } else { "" })
+                format!("begin{}{change}", if approved.is_some() { " approved" } else { "" })
             }
             Moment::End { error: None, .. } => "end ok".to_owned(),
             Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
@@ -209,6 +227,10 @@ impl AuditSink for Trace {
         let touched = record.touches.iter().map(|touch| touch.place.shown.as_str()).chain(subject);
         let line = std::iter::once(what.as_str()).chain(touched).collect::<Vec<_>>().join(" ");
         let mut lines = self.lines.lock().unwrap();
+        if let Moment::Begin { rule, layer, approved, .. } = &record.moment {
+            let by = approved.and_then(|approval| approval.by.as_ref()).map_or("nobody", |by| by.name.as_str());
+            self.permissions.lock().unwrap().push(format!("{} {rule} {by}", layer.name()));
+        }
         if lines.len() == self.room {
             return Err(AuditLost(std::io::Error::other("the disk is full")));
         }
@@ -220,24 +242,28 @@ impl AuditSink for Trace {
 
 /// How a road is made.
 pub(crate) struct Setup {
+    pub(crate) policy: Box<dyn Policy>,
     pub(crate) script: Script,
     pub(crate) quick: bool,
     pub(crate) somebody: Somebody,
     pub(crate) trace: Trace,
     pub(crate) store: Box<dyn Store>,
     pub(crate) principal: Principal,
+    pub(crate) bits: Bits,
     pub(crate) workers: usize,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            policy: Box::new(ByName),
             script: Script::default(),
             quick: false,
             somebody: Somebody::default(),
             trace: Trace::with_room(usize::MAX),
             store: Box::new(MemoryStore::default()),
             principal: Principal::agent("test"),
+            bits: Bits::default(),
             workers: 4,
         }
     }
@@ -248,7 +274,7 @@ impl Setup {
         Self { script, ..Self::default() }
     }
 
-    pub(crate) fn answering(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+    pub(crate) fn answering(answers: impl IntoIterator<Item = Answered>) -> Self {
         Self { somebody: Somebody::saying(answers), ..Self::default() }
     }
 
@@ -270,9 +296,10 @@ impl Setup {
             agent: None,
             limits: Limits::of(Dialect::Standard),
             catalog: registry.catalog(Dialect::Standard, &Choice::default()).unwrap(),
+            bits: self.bits,
         };
         let host = Host::new(Parts {
-            policy: Box::new(ByName),
+            policy: self.policy,
             approver: Box::new(self.somebody.clone()),
             audit: Box::new(self.trace.clone()),
             store: self.store,

@@ -1,0 +1,96 @@
+//! What the policy would say to a call, without making it.
+//!
+//! The call is decoded, planned and policed as on the road, by the same deadline, and goes no further: nothing runs,
+//! nobody is asked, no bit goes up. It leaves no record, because nothing happens and it is the person in charge who asks.
+
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::tool::Road;
+use crate::{
+    Abandon, Bit, Context, Decision, ErrorKind, Host, Pace, Policy, Question, Scope, Session, Signal, ToolCall,
+    ToolError, Touch, Verdict,
+};
+
+/// What would be decided about a call, and about everything that it would touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    pub verdict: Verdict,
+    pub touches: Vec<Explained>,
+}
+
+/// What would be decided about one touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    pub touch: Touch,
+    pub verdict: Verdict,
+}
+
+impl Host {
+    /// Says what would be decided. An error is one that the call itself would get before it is decided about.
+    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<Explanation, ToolError> {
+        if !session.principal.may(Scope::Call) {
+            let message = format!("`{}` may not call tools", session.principal.name);
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        let Some(offer) = session.catalog.offer(&call.name).cloned() else {
+            let offered = session.catalog.list().map(|definition| definition.name);
+            return Err(session.dialect.unknown_tool(&call.name, offered));
+        };
+        let signal = Signal::new();
+        let (host, session, worker) = (self.clone(), Arc::clone(session), signal.clone());
+        let limit = session.limits.call_time;
+        let job = async move {
+            // The semaphore is never closed, so this only ever waits.
+            let permit = host.workers.clone().acquire_owned().await.ok();
+            let look = move || {
+                let _permit = permit;
+                let tool = offer.definition().name;
+                let looking = Looking { policy: host.parts.policy.as_ref(), session: &session, tool };
+                let cx = Context::new(&session.limits, Pace::Patient, &worker).on_road(&looking);
+                let (touches, _) = offer.plan(&call.arguments, &cx)?;
+                Ok(looking.explain(touches))
+            };
+            spawn_blocking(look).await.unwrap_or_else(|_| {
+                Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not"))
+            })
+        };
+        timeout(limit, job).await.unwrap_or_else(|_| {
+            signal.abandon(Abandon::Deadline);
+            Err(Abandon::Deadline.error())
+        })
+    }
+}
+
+/// A call that is only looked at.
+#[derive(Debug)]
+struct Looking<'a> {
+    policy: &'a dyn Policy,
+    session: &'a Session,
+    tool: &'a str,
+}
+
+impl Looking<'_> {
+    fn explain(&self, touches: Vec<Touch>) -> Explanation {
+        let question = self.question(&touches);
+        let verdict = self.policy.decide(&question);
+        let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.judge(touch, &question)).collect();
+        let touches = touches.into_iter().zip(judged).map(|(touch, verdict)| Explained { touch, verdict }).collect();
+        Explanation { verdict, touches }
+    }
+
+    fn question<'q>(&'q self, touches: &'q [Touch]) -> Question<'q> {
+        Question::new(self.session, self.tool, touches, self.session.bits.now())
+    }
+}
+
+impl Road for Looking<'_> {
+    fn judge(&self, touch: &Touch) -> Decision {
+        self.policy.judge(touch, &self.question(std::slice::from_ref(touch))).decision
+    }
+
+    /// Nothing happens.
+    fn raise(&self, _: Bit) {}
+}

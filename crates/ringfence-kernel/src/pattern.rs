@@ -1,0 +1,439 @@
+//! Which paths and hosts a rule is about.
+//!
+//! Patterns are read once, when rules are loaded. The same pattern reaches wide where a match makes things stricter and
+//! narrow where it makes them looser, so that no other spelling of a name slips by a rule that forbids, or in by one that
+//! allows.
+//!
+//! Not here: what follows from a match (`rule.rs`).
+
+use std::cell::OnceCell;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::sensitive::{fold, fold_case};
+
+/// How much a pattern takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Every spelling of a name, the directory that `dir/**` names, and all that is in a directory that matches.
+    Wide,
+    /// What is written, letter by letter.
+    Narrow,
+}
+
+impl Reach {
+    fn other(self) -> Self {
+        match self {
+            Self::Wide => Self::Narrow,
+            Self::Narrow => Self::Wide,
+        }
+    }
+}
+
+/// A path to be compared with patterns.
+#[derive(Debug)]
+pub(crate) struct PathName {
+    exact: String,
+    /// Other spellings of it; made when the first pattern asks.
+    folded: OnceCell<[String; 2]>,
+}
+
+impl PathName {
+    pub(crate) fn new(path: &str) -> Self {
+        // The road spells the root `.`, and what is in it sometimes `./name`.
+        let exact = path.strip_prefix("./").unwrap_or(path).to_owned();
+        Self { exact, folded: OnceCell::new() }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.exact
+    }
+
+    fn folded(&self) -> &[String; 2] {
+        self.folded.get_or_init(|| {
+            let each = |fold: fn(&str) -> String| self.exact.split('/').map(fold).collect::<Vec<_>>().join("/");
+            [each(fold_case), each(fold)]
+        })
+    }
+}
+
+/// Patterns for paths; those with a `!` in front say what the others do not mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    pub(crate) written: Vec<String>,
+    include: Globs,
+    exclude: Globs,
+}
+
+impl Paths {
+    pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
+        let (exclude, include) = split(patterns);
+        check_leaves_something(&include, &exclude, &["**", "*"])?;
+        Ok(Self {
+            written: patterns.to_vec(),
+            include: Globs::parse(&include)?,
+            // Nothing but exclusions means everything else.
+            exclude: Globs::parse(&exclude)?,
+        })
+    }
+
+    pub(crate) fn contain(&self, name: &PathName, reach: Reach) -> bool {
+        (self.include.is_empty() || self.include.contain(name, reach)) && !self.exclude.contain(name, reach.other())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Globs {
+    exact: GlobSet,
+    folded: GlobSet,
+}
+
+impl Globs {
+    fn parse(patterns: &[&str]) -> Result<Self, String> {
+        let (mut exact, mut folded) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for pattern in patterns {
+            let bad = |error: globset::Error| format!("`{pattern}` is not a pattern: {}", error.kind());
+            let build =
+                |glob: &str| GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build().map_err(bad);
+            let glob = anchored(pattern)?;
+            exact.add(build(&glob)?);
+            let glob = fold_case(&glob);
+            folded.add(build(&glob)?);
+            if let Some(directory) = glob.strip_suffix("/**") {
+                folded.add(build(directory)?);
+            }
+        }
+        let bad = |error: globset::Error| format!("the patterns cannot be used: {}", error.kind());
+        Ok(Self { exact: exact.build().map_err(bad)?, folded: folded.build().map_err(bad)? })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty()
+    }
+
+    fn contain(&self, name: &PathName, reach: Reach) -> bool {
+        match reach {
+            _ if self.is_empty() => false,
+            Reach::Narrow => self.exact.is_match(&name.exact),
+            Reach::Wide => name.folded().iter().any(|path| with_directories(path).any(|at| self.folded.is_match(at))),
+        }
+    }
+}
+
+/// A path, and every directory that it goes through.
+fn with_directories(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(slash, _)| &path[..slash]).chain(std::iter::once(path))
+}
+
+/// The glob that a pattern stands for: without a slash it is a name at any depth, with `./` in front only at the top.
+fn anchored(pattern: &str) -> Result<String, String> {
+    const LONGEST: usize = 1024;
+    const MOST_BRACES: usize = 10;
+    if pattern.len() > LONGEST || pattern.matches('{').count() > MOST_BRACES {
+        return Err(format!("a pattern has at most {LONGEST} bytes and {MOST_BRACES} `{{`"));
+    }
+    let nothing = |advice: &str| Err(format!("`{pattern}` can match nothing: {advice}"));
+    if let Some((mount, rest)) = pattern.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
+        return nothing(&format!("write `mount = \"{mount}\"` and `path = \"{rest}\"`"));
+    }
+    if pattern.starts_with('/') || pattern.starts_with("~/") {
+        return nothing("a path starts inside its mount, such as `src/**`");
+    }
+    let inside = pattern.strip_prefix("./").unwrap_or(pattern);
+    if let Some(directory) = inside.strip_suffix('/') {
+        return nothing(&format!("for a directory and what is in it write `{directory}/**`"));
+    }
+    if inside.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return nothing("a path has no empty names, no `.` and no `..` in it");
+    }
+    Ok(if pattern.contains('/') { inside.to_owned() } else { format!("**/{pattern}") })
+}
+
+/// The pattern that means exactly this path.
+pub(crate) fn path_pattern(path: &str) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let mut pattern = if path.contains('/') && !path.starts_with('@') { String::new() } else { "./".to_owned() };
+    for (at, c) in path.char_indices() {
+        if matches!(c, '?' | '*' | '[' | ']' | '{' | '}' | '\\') || (at == 0 && matches!(c, '!' | '~')) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// Patterns for hosts; those with a `!` in front say what the others do not mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosts {
+    pub(crate) written: Vec<String>,
+    include: Vec<Host>,
+    exclude: Vec<Host>,
+}
+
+impl Hosts {
+    pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
+        let (exclude, include) = split(patterns);
+        check_leaves_something(&include, &exclude, &["*"])?;
+        let parse = |patterns: Vec<&str>| patterns.into_iter().map(Host::parse).collect::<Result<Vec<_>, _>>();
+        Ok(Self { written: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
+    }
+
+    /// `target` is `host:port`.
+    pub(crate) fn contain(&self, target: &str, reach: Reach) -> bool {
+        let (name, port) = split_port(target);
+        let any = |hosts: &[Host], reach| hosts.iter().any(|host| host.is(&name, port, reach));
+        (self.include.is_empty() || any(&self.include, reach)) && !any(&self.exclude, reach.other())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Host {
+    name: HostName,
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug)]
+enum HostName {
+    Any,
+    Exact(String),
+    /// Every host below a domain, with the dot.
+    Below(String),
+}
+
+impl Host {
+    fn parse(pattern: &str) -> Result<Self, String> {
+        let refuse =
+            |problem: &str| Err(format!("`{pattern}` {problem}; a host looks like `docs.rs` or `*.docs.rs:443`"));
+        if pattern.contains(['/', '@']) {
+            return refuse("is more than a host");
+        }
+        if !pattern.is_ascii() {
+            return refuse("has letters that no host has: write it with `xn--`");
+        }
+        let (name, port) = split_port(pattern);
+        if name.contains(':') && !name.starts_with('[') {
+            return refuse("has a port that is none, or is an address that needs `[` and `]` around it");
+        }
+        if port == Some(0) {
+            return refuse("has a port that is none");
+        }
+        let name = match name.strip_prefix("*.") {
+            _ if name == "*" && !pattern.starts_with("*.") => HostName::Any,
+            Some(domain) if is_host(domain) => HostName::Below(format!(".{domain}")),
+            None if is_host(&name) => HostName::Exact(name),
+            _ => return refuse("is no host"),
+        };
+        Ok(Self { name, port })
+    }
+
+    fn is(&self, name: &str, port: Option<u16>, reach: Reach) -> bool {
+        let named = match &self.name {
+            HostName::Any => true,
+            HostName::Exact(exact) => name == exact,
+            HostName::Below(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
+        };
+        let at_port = match (self.port, reach) {
+            (Some(wanted), Reach::Wide) => port.is_none_or(|port| port == wanted),
+            (Some(wanted), Reach::Narrow) => port == Some(wanted),
+            (None, Reach::Wide) => true,
+            // Who allows a host means its pages, not whatever else listens there.
+            (None, Reach::Narrow) => matches!(port, Some(80 | 443)),
+        };
+        named && at_port
+    }
+}
+
+fn is_host(name: &str) -> bool {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    !bare.is_empty() && bare.chars().all(known) && !bare.split('.').any(str::is_empty)
+}
+
+/// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.
+fn split_port(text: &str) -> (String, Option<u16>) {
+    let (name, port) = match text.rsplit_once(':').map(|(name, port)| (name, port.parse().ok())) {
+        Some((name, Some(port))) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    (name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase(), port)
+}
+
+/// The patterns with a `!` in front, without it, and the others.
+fn split(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
+    let (exclude, include): (Vec<&str>, Vec<&str>) =
+        patterns.iter().map(String::as_str).partition(|pattern| pattern.starts_with('!'));
+    (exclude.into_iter().map(|pattern| &pattern[1..]).collect(), include)
+}
+
+fn check_leaves_something(include: &[&str], exclude: &[&str], everything: &[&str]) -> Result<(), String> {
+    let excluded = |pattern: &&str| exclude.contains(pattern);
+    if everything.iter().any(excluded) || (!include.is_empty() && include.iter().all(excluded)) {
+        return Err("it can match nothing: all that it includes is excluded again".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use proptest::prelude::*;
+
+    use super::{Hosts, PathName, Paths, Reach, path_pattern};
+
+    fn owned(patterns: &[&str]) -> Vec<String> {
+        patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
+    }
+
+    /// Whether a path is meant by patterns: in a rule that asks or denies, and in one that allows.
+    #[track_caller]
+    fn check(patterns: &[&str], path: &str, [wide, narrow]: [bool; 2]) {
+        let paths = Paths::parse(&owned(patterns)).unwrap();
+        let name = PathName::new(path);
+        assert_eq!(paths.contain(&name, Reach::Wide), wide, "{patterns:?} wide: {path}");
+        assert_eq!(paths.contain(&name, Reach::Narrow), narrow, "{patterns:?} narrow: {path}");
+    }
+
+    const BOTH: [bool; 2] = [true, true];
+    const WIDE: [bool; 2] = [true, false];
+    const NEITHER: [bool; 2] = [false, false];
+
+    #[test]
+    fn a_pattern_without_a_slash_is_a_name_at_any_depth() {
+        for path in ["a.rs", "src/a.rs", "src/b/a.rs", "./a.rs"] {
+            check(&["*.rs"], path, BOTH);
+            check(&["a.rs"], path, BOTH);
+        }
+        check(&["*.rs"], "a.rst", NEITHER);
+        check(&["./a.rs"], "a.rs", BOTH);
+        check(&["./a.rs"], "src/a.rs", NEITHER);
+    }
+
+    #[test]
+    fn a_star_stays_within_a_name_and_two_do_not() {
+        check(&["src/*"], "src/a", BOTH);
+        check(&["src/*/c"], "src/a/b/c", NEITHER);
+        check(&["src/**"], "src/a/b/c", BOTH);
+        check(&["src/**/c"], "src/c", BOTH);
+        check(&["**"], ".", BOTH);
+        check(&["{src,docs}/**"], "docs/a", BOTH);
+        check(&["src/**"], "source/a", NEITHER);
+    }
+
+    #[test]
+    fn what_forbids_reaches_into_directories_and_takes_them_too() {
+        check(&["private/**"], "private", WIDE);
+        check(&["private"], "private/a/b", WIDE);
+        check(&["private"], "a/private/b", WIDE);
+        check(&["a/*"], "a/b/c", WIDE);
+        check(&["private/*"], "private", NEITHER);
+        check(&["private/**"], "privateer", NEITHER);
+    }
+
+    #[test]
+    fn what_forbids_knows_every_spelling_and_what_allows_only_one() {
+        for other in [".ENV", ".Env", ".e\u{200b}nv", ".env.", ".env "] {
+            check(&[".env"], other, WIDE);
+        }
+        check(&["SRC/**"], "src/a", WIDE);
+        check(&["stra\u{df}e"], "STRASSE", WIDE);
+        check(&["\u{212a}ey"], "key", WIDE);
+        check(&["a."], "a.", BOTH);
+    }
+
+    #[test]
+    fn an_exclusion_reaches_the_other_way() {
+        let patterns = ["src/**", "!src/keys/**"];
+        check(&patterns, "src/a", BOTH);
+        check(&patterns, "src/keys/a", NEITHER);
+        // A rule that denies all but `keys` denies `KEYS`; one that allows all but `keys` does not allow `KEYS`.
+        check(&patterns, "src/KEYS/a", WIDE);
+        check(&patterns, "src/keys", WIDE);
+        check(&["!docs/**"], "src/a", BOTH);
+        check(&["!docs/**"], "docs/a", NEITHER);
+    }
+
+    #[track_caller]
+    fn refused(patterns: &[&str], expected: Expect) {
+        expected.assert_eq(&Paths::parse(&owned(patterns)).unwrap_err());
+    }
+
+    #[test]
+    fn a_pattern_that_can_match_nothing_is_refused() {
+        refused(
+            &["/etc/passwd"],
+            expect!["`/etc/passwd` can match nothing: a path starts inside its mount, such as `src/**`"],
+        );
+        refused(&["~/x"], expect!["`~/x` can match nothing: a path starts inside its mount, such as `src/**`"]);
+        refused(
+            &["@pkg/a/**"],
+            expect![[r#"`@pkg/a/**` can match nothing: write `mount = "pkg"` and `path = "a/**"`"#]],
+        );
+        refused(&["src/"], expect!["`src/` can match nothing: for a directory and what is in it write `src/**`"]);
+        refused(&["../a"], expect!["`../a` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
+        refused(&["a//b"], expect!["`a//b` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
+        refused(&[""], expect!["`` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
+        refused(&["a", "b", "!b", "!a"], expect!["it can match nothing: all that it includes is excluded again"]);
+        refused(&["a", "!**"], expect!["it can match nothing: all that it includes is excluded again"]);
+        refused(&["[a"], expect!["`[a` is not a pattern: unclosed character class; missing ']'"]);
+        refused(
+            &["a/{b"],
+            expect![[
+                r#"`a/{b` is not a pattern: unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)"#
+            ]],
+        );
+        refused(&[&"x".repeat(1025)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);
+        refused(&[&"{a,b}".repeat(11)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_pattern_of_a_path_means_that_path_and_no_other(path in "[a-c!@~*?{}\\[\\]\\\\]{1,6}(/[a-c*!]{1,3}){0,2}", other in "[a-c/]{1,8}") {
+            let paths = Paths::parse(&[path_pattern(&path)]).unwrap();
+            prop_assert!(paths.contain(&PathName::new(&path), Reach::Narrow), "{}", path_pattern(&path));
+            prop_assert_eq!(paths.contain(&PathName::new(&other), Reach::Narrow), other == path);
+        }
+    }
+
+    #[track_caller]
+    fn check_host(patterns: &[&str], target: &str, [wide, narrow]: [bool; 2]) {
+        let hosts = Hosts::parse(&owned(patterns)).unwrap();
+        assert_eq!(hosts.contain(target, Reach::Wide), wide, "{patterns:?} wide: {target}");
+        assert_eq!(hosts.contain(target, Reach::Narrow), narrow, "{patterns:?} narrow: {target}");
+    }
+
+    #[test]
+    fn a_host_is_exact_or_below_a_domain() {
+        for target in ["docs.rs:443", "docs.rs:80", "DOCS.rs:443", "docs.rs.:443"] {
+            check_host(&["docs.rs"], target, BOTH);
+            check_host(&["Docs.RS."], target, BOTH);
+            check_host(&["*"], target, BOTH);
+            check_host(&["*.docs.rs"], target, NEITHER);
+        }
+        check_host(&["*.docs.rs"], "a.b.docs.rs:443", BOTH);
+        for other in ["evildocs.rs:443", "docs.rs.evil.org:443", ".docs.rs:443", "docs:443"] {
+            check_host(&["docs.rs", "*.docs.rs"], other, NEITHER);
+        }
+        check_host(&["[::1]"], "[::1]:443", BOTH);
+        check_host(&["[::1]:8080"], "[::1]:8080", BOTH);
+    }
+
+    #[test]
+    fn without_a_port_a_host_is_all_of_them_to_forbid_and_the_web_to_allow() {
+        check_host(&["docs.rs"], "docs.rs:22", WIDE);
+        check_host(&["docs.rs:22"], "docs.rs:22", BOTH);
+        check_host(&["docs.rs:22"], "docs.rs:443", NEITHER);
+        check_host(&["docs.rs:22"], "docs.rs", WIDE);
+        check_host(&["*", "!docs.rs"], "docs.rs:443", NEITHER);
+        check_host(&["*", "!docs.rs"], "docs.rs:22", WIDE);
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for bad in
+            ["", "https://docs.rs/", "a@b", "*.", "*docs.rs", "a.*.b", "a:b", "a:99999", "a:0", "::1", "a..b", "é.fr"]
+        {
+            assert!(Hosts::parse(&owned(&[bad])).is_err(), "{bad}");
+        }
+        assert!(Hosts::parse(&owned(&["*", "!*"])).is_err());
+    }
+}

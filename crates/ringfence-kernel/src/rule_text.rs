@@ -1,0 +1,435 @@
+//! A rule as people write it, read once.
+//!
+//! A rule that could never match, or whose own examples say otherwise, is refused here: a rule that silently does
+//! nothing is worse than none.
+//!
+//! Not here: where the text comes from (config), and what a rule matches (`rule.rs`).
+
+use serde::{Deserialize, Deserializer};
+
+use crate::pattern::{Hosts, Paths};
+use crate::registry::is_called;
+use crate::rule::{GROUPS, Rule, Seen};
+use crate::suggest::nearest;
+use crate::{Assurance, Bit, BitSet, Decision, NET, Verb};
+
+/// A rule as it is written. A key that is left out leaves open what it is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleText {
+    /// `allow`, `ask` or `deny`.
+    pub decision: String,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default, deserialize_with = "words")]
+    pub tool: Option<Vec<String>>,
+    /// `list`, `read`, `create`, `overwrite`, `move`, `delete`, `fetch`; `look` and `change` stand for several.
+    #[serde(default, deserialize_with = "words")]
+    pub effect: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
+    pub path: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
+    pub mount: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
+    pub host: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
+    pub agent: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
+    pub principal: Option<Vec<String>>,
+    /// Bits of the session that must all be up.
+    #[serde(default, deserialize_with = "words")]
+    pub when: Option<Vec<String>>,
+    /// Whether the name is that of a secret.
+    #[serde(default)]
+    pub secret: Option<bool>,
+    /// Whether the name is that of a setting that other programs act on.
+    #[serde(default)]
+    pub protected: Option<bool>,
+    /// What an answer must at least be: `relayed` or `person`.
+    #[serde(default)]
+    pub assurance: Option<String>,
+    #[serde(default)]
+    pub because: Option<String>,
+    /// What the rule must be about, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch docs.rs:443`.
+    #[serde(default, rename = "match", deserialize_with = "words")]
+    pub matches: Option<Vec<String>>,
+    /// What it must not be about.
+    #[serde(default, rename = "not_match", deserialize_with = "words")]
+    pub not_matches: Option<Vec<String>>,
+}
+
+/// Why a rule cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}`: {problem}")]
+pub struct BadRule {
+    /// The key that is wrong.
+    pub key: &'static str,
+    pub problem: String,
+}
+
+impl Rule {
+    /// Checks a rule. `unnamed` is its name where it has none of its own.
+    pub fn new(text: RuleText, unnamed: &str) -> Result<Self, BadRule> {
+        for (key, list) in text.lists() {
+            if list.is_some_and(Vec::is_empty) {
+                return Err(bad(
+                    key,
+                    "the list is empty, so the rule can match nothing; leave the key out to mean any",
+                ));
+            }
+        }
+        let decision = word("decision", &text.decision, &Decision::ALL.map(|one| (one.name(), one)))?;
+        let rule = Self {
+            decision,
+            tools: text.tool.unwrap_or_default(),
+            effects: effects(&text.effect.unwrap_or_default())?,
+            paths: text.path.map(|path| Paths::parse(&path)).transpose().map_err(|problem| bad("path", problem))?,
+            mounts: text.mount.iter().flatten().map(|mount| mount.trim_start_matches('@').to_owned()).collect(),
+            hosts: text.host.map(|host| Hosts::parse(&host)).transpose().map_err(|problem| bad("host", problem))?,
+            agents: text.agent.unwrap_or_default(),
+            principals: text.principal.unwrap_or_default(),
+            when: bits(&text.when.unwrap_or_default())?,
+            secret: text.secret,
+            protected: text.protected,
+            assurance: text.assurance.as_deref().map(|text| word("assurance", text, &ASSURANCES)).transpose()?,
+            because: text.because.filter(|because| !because.trim().is_empty()),
+            is_ours: false,
+            ..Self::ours(text.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(unnamed), None)
+        };
+        rule.check()?;
+        let expected = [("match", text.matches, true), ("not_match", text.not_matches, false)];
+        let examples = expected.into_iter().flat_map(|(key, texts, matches)| {
+            texts.into_iter().flatten().map(move |text| Example { key, text, matches })
+        });
+        let examples = examples.collect::<Vec<_>>();
+        for example in &examples {
+            example.check(&rule)?;
+        }
+        Ok(Self { examples, ..rule })
+    }
+
+    /// What can be known to match nothing without an example.
+    fn check(&self) -> Result<(), BadRule> {
+        let about_paths = [
+            ("path", self.paths.is_some()),
+            ("secret", self.secret.is_some()),
+            ("protected", self.protected.is_some()),
+            ("mount", self.mounts.iter().any(|mount| mount != NET)),
+        ];
+        let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
+        let (fetches, touches_files) = match self.effects.as_slice() {
+            [] => (true, true),
+            effects => (effects.contains(&Verb::Fetch), effects.iter().any(|effect| *effect != Verb::Fetch)),
+        };
+        if self.hosts.is_some()
+            && let Some(key) = about_paths
+        {
+            return Err(bad(key, "a rule about hosts can match no file; make it two rules"));
+        }
+        if self.hosts.is_some() && !fetches {
+            return Err(bad("host", "only the effect `fetch` has a host, and the rule is about others"));
+        }
+        if let Some(key) = about_paths.filter(|_| !touches_files) {
+            return Err(bad(key, "the effect `fetch` is about a host and no file; use `host`"));
+        }
+        if self.assurance.is_some() && self.decision != Decision::Ask {
+            return Err(bad("assurance", "only a rule that asks gets an answer"));
+        }
+        Ok(())
+    }
+}
+
+impl RuleText {
+    fn lists(&self) -> [(&'static str, Option<&Vec<String>>); 10] {
+        [
+            ("tool", self.tool.as_ref()),
+            ("effect", self.effect.as_ref()),
+            ("path", self.path.as_ref()),
+            ("mount", self.mount.as_ref()),
+            ("host", self.host.as_ref()),
+            ("agent", self.agent.as_ref()),
+            ("principal", self.principal.as_ref()),
+            ("when", self.when.as_ref()),
+            ("match", self.matches.as_ref()),
+            ("not_match", self.not_matches.as_ref()),
+        ]
+    }
+}
+
+/// Something that a rule must be about, or must not: an effect or a tool, and a place.
+#[derive(Clone, Debug)]
+pub(crate) struct Example {
+    key: &'static str,
+    text: String,
+    matches: bool,
+}
+
+impl Example {
+    /// The tool that it names, if it is not an effect.
+    pub(crate) fn tool(&self) -> Option<&str> {
+        self.parts().map(|(word, _)| word).filter(|word| verb_named(word).is_none())
+    }
+
+    fn parts(&self) -> Option<(&str, &str)> {
+        let (word, place) = self.text.trim().split_once(char::is_whitespace)?;
+        Some((word, place.trim_start()))
+    }
+
+    fn check(&self, rule: &Rule) -> Result<(), BadRule> {
+        let Self { key, text, matches } = self;
+        let shape = "an example is an effect or a tool, and a place, such as `overwrite src/main.rs`";
+        let Some((word, place)) = self.parts() else {
+            return Err(bad(key, format!("`{text}` names no place; {shape}")));
+        };
+        if GROUPS.iter().any(|(group, _)| *group == word) {
+            return Err(bad(key, format!("`{word}` stands for several effects, and an example is about one")));
+        }
+        let verb = verb_named(word);
+        let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == Verb::Fetch);
+        let (mount, place) = match place.strip_prefix('@') {
+            Some(rest) if !is_host => {
+                rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path))
+            }
+            _ => (None, place),
+        };
+        if !is_host && (place.starts_with('/') || place.split('/').any(|part| part == "..")) {
+            return Err(bad(key, format!("`{text}` is no place: a path starts inside its mount and has no `..`")));
+        }
+        let place = if is_host && !has_port(place) { format!("{place}:443") } else { place.to_owned() };
+        let seen = Seen::example(verb, mount, &place);
+        let tool_fits = verb.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| is_called(tool, word));
+        match (tool_fits && rule.is_about_touch(&seen), *matches) {
+            (true, false) => Err(bad(key, format!("the rule matches `{text}`, and should not"))),
+            (false, true) => Err(bad(key, format!("the rule does not match `{text}`, and should"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+}
+
+const ASSURANCES: [(&str, Assurance); 2] =
+    [(Assurance::Relayed.name(), Assurance::Relayed), (Assurance::Person.name(), Assurance::Person)];
+
+fn verb_named(name: &str) -> Option<Verb> {
+    Verb::ALL.into_iter().find(|verb| verb.as_str() == name)
+}
+
+fn effects(words: &[String]) -> Result<Vec<Verb>, BadRule> {
+    let single = Verb::ALL.map(|verb| (verb.as_str(), vec![verb]));
+    let known: Vec<_> = single.into_iter().chain(GROUPS.map(|(word, verbs)| (word, verbs.to_vec()))).collect();
+    let meant = words.iter().map(|text| word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
+    Ok(Verb::ALL.into_iter().filter(|verb| meant.contains(verb)).collect())
+}
+
+fn bits(words: &[String]) -> Result<BitSet, BadRule> {
+    words.iter().map(|text| word("when", text, &Bit::ALL.map(|bit| (bit.name(), bit)))).collect()
+}
+
+fn word<T: Clone>(key: &'static str, text: &str, known: &[(&str, T)]) -> Result<T, BadRule> {
+    let found = known.iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| value.clone()).ok_or_else(|| {
+        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        let guess = nearest(text, words.iter().copied());
+        let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+        bad(key, format!("`{text}` is none of {}{guess}", words.join(", ")))
+    })
+}
+
+fn bad(key: &'static str, problem: impl Into<String>) -> BadRule {
+    BadRule { key, problem: problem.into() }
+}
+
+/// A text, or a list of texts.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a list of texts")]
+    enum Written {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(Some(match Written::deserialize(deserializer)? {
+        Written::One(word) => vec![word],
+        Written::Several(words) => words,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::{Value, json};
+
+    use super::RuleText;
+    use crate::Rule;
+
+    fn read(text: Value) -> Result<Rule, String> {
+        let text: RuleText = serde_json::from_value(text).map_err(|error| error.to_string())?;
+        Rule::new(text, "rule 1").map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn shows(text: Value, expected: Expect) {
+        expected.assert_eq(&read(text).unwrap().to_string());
+    }
+
+    #[track_caller]
+    fn refused(text: Value, expected: Expect) {
+        expected.assert_eq(&read(text).unwrap_err());
+    }
+
+    #[test]
+    fn a_rule_is_shown_as_it_would_be_written() {
+        shows(json!({"decision": "allow"}), expect![[r#"{ name = "rule 1", decision = "allow" }"#]]);
+        shows(
+            json!({"decision": "deny", "name": "no keys", "effect": ["delete", "read", "list", "fetch"], "tool": "a"}),
+            expect![[r#"{ name = "no keys", decision = "deny", tool = "a", effect = ["look", "delete", "fetch"] }"#]],
+        );
+        shows(
+            json!({
+                "decision": "ask", "path": ["a\"/**", "!b"], "mount": ["@pkg", "state"], "agent": "x", "principal": "y",
+                "when": ["has-egress", "read-secret"], "secret": false, "protected": true, "assurance": "person",
+                "because": "of it", "effect": "change",
+            }),
+            expect![[
+                r#"{ name = "rule 1", decision = "ask", effect = "change", path = ["a\"/**", "!b"], mount = ["pkg", "state"], agent = "x", principal = "y", when = ["read-secret", "has-egress"], secret = false, protected = true, assurance = "person", because = "of it" }"#
+            ]],
+        );
+        shows(
+            json!({"decision": "allow", "host": ["*.docs.rs", "!a.docs.rs:80"]}),
+            expect![[r#"{ name = "rule 1", decision = "allow", host = ["*.docs.rs", "!a.docs.rs:80"] }"#]],
+        );
+    }
+
+    #[test]
+    fn a_word_that_is_none_names_the_nearest() {
+        refused(
+            json!({"decision": "alow"}),
+            expect!["`decision`: `alow` is none of allow, ask, deny; did you mean `allow`?"],
+        );
+        refused(
+            json!({"decision": "deny", "effect": ["read", "overwirte"]}),
+            expect![
+                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, look, change; did you mean `overwrite`?"
+            ],
+        );
+        refused(
+            json!({"decision": "deny", "when": "read_secret"}),
+            expect![
+                "`when`: `read_secret` is none of read-secret, saw-untrusted, has-egress; did you mean `read-secret`?"
+            ],
+        );
+        refused(
+            json!({"decision": "ask", "assurance": "none"}),
+            expect!["`assurance`: `none` is none of relayed, person"],
+        );
+        refused(
+            json!({"decision": "deny", "efect": "read"}),
+            expect![
+                "unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match`"
+            ],
+        );
+        refused(json!({"effect": "read"}), expect!["missing field `decision`"]);
+        refused(json!({"decision": "deny", "path": 5}), expect!["a text or a list of texts"]);
+    }
+
+    #[test]
+    fn a_rule_that_can_match_nothing_is_refused() {
+        let empty = "the list is empty, so the rule can match nothing; leave the key out to mean any";
+        for key in ["tool", "effect", "path", "mount", "host", "agent", "principal", "when", "match", "not_match"] {
+            assert_eq!(read(json!({"decision": "deny", key: []})).unwrap_err(), format!("`{key}`: {empty}"));
+        }
+        refused(
+            json!({"decision": "deny", "host": "docs.rs", "path": "a"}),
+            expect!["`path`: a rule about hosts can match no file; make it two rules"],
+        );
+        refused(
+            json!({"decision": "deny", "host": "docs.rs", "mount": "pkg"}),
+            expect!["`mount`: a rule about hosts can match no file; make it two rules"],
+        );
+        refused(
+            json!({"decision": "deny", "host": "docs.rs", "effect": "read"}),
+            expect!["`host`: only the effect `fetch` has a host, and the rule is about others"],
+        );
+        refused(
+            json!({"decision": "deny", "secret": true, "effect": "fetch"}),
+            expect!["`secret`: the effect `fetch` is about a host and no file; use `host`"],
+        );
+        refused(
+            json!({"decision": "deny", "path": "/etc"}),
+            expect!["`path`: `/etc` can match nothing: a path starts inside its mount, such as `src/**`"],
+        );
+        refused(
+            json!({"decision": "allow", "assurance": "person"}),
+            expect!["`assurance`: only a rule that asks gets an answer"],
+        );
+        for fine in [
+            json!({"decision": "deny", "host": "docs.rs", "mount": "net"}),
+            json!({"decision": "deny", "host": "docs.rs", "effect": ["fetch", "read"]}),
+            json!({"decision": "deny", "path": "a", "effect": ["fetch", "read"]}),
+            json!({"decision": "deny", "mount": "net", "effect": "fetch"}),
+        ] {
+            read(fine).unwrap();
+        }
+    }
+
+    #[test]
+    fn examples_hold_or_the_rule_is_refused() {
+        let rule = |key: &str, example: &str| {
+            let mut text = json!({"decision": "deny", "tool": "write_file", "effect": "change", "path": ["src/**", "!src/gen/**"]});
+            text[key] = json!(example);
+            read(text).map(|_| ())
+        };
+        for about in [
+            "overwrite src/main.rs",
+            "write_file src/main.rs",
+            "  create   src/with space.rs ",
+            "delete @pkg/src/a",
+            "move SRC/a",
+        ] {
+            rule("match", about).unwrap();
+            assert_eq!(
+                rule("not_match", about).unwrap_err(),
+                format!("`not_match`: the rule matches `{about}`, and should not")
+            );
+        }
+        for other in
+            ["read src/main.rs", "edit_file src/main.rs", "create src/gen/a", "fetch docs.rs:443", "create docs/a"]
+        {
+            rule("not_match", other).unwrap();
+            assert_eq!(
+                rule("match", other).unwrap_err(),
+                format!("`match`: the rule does not match `{other}`, and should")
+            );
+        }
+        for (no_example, problem) in [
+            ("overwrite", "names no place"),
+            ("", "names no place"),
+            ("change src/a", "stands for several effects"),
+            ("read /etc/passwd", "is no place"),
+            ("read src/../a", "is no place"),
+        ] {
+            for key in ["match", "not_match"] {
+                let error = rule(key, no_example).unwrap_err();
+                assert!(error.contains(problem), "{no_example}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn examples_of_mounts_and_hosts() {
+        let mounted = json!({"decision": "deny", "mount": "pkg", "match": ["read @pkg/a", "read a", "list @pkg"], "not_match": "read @state/a"});
+        read(mounted).unwrap();
+        let host = json!({"decision": "allow", "host": "docs.rs", "match": ["fetch docs.rs", "fetch docs.rs:80", "web_fetch docs.rs"], "not_match": ["fetch docs.rs:22", "fetch evil.org", "web_fetch evil.org", "read docs.rs"]});
+        read(host).unwrap();
+        let secret = json!({"decision": "allow", "secret": false, "match": "read a.txt", "not_match": "read .env"});
+        read(secret).unwrap();
+    }
+
+    #[test]
+    fn every_tool_that_is_named_is_told() {
+        let text = json!({"decision": "deny", "tool": ["a", "b"], "match": ["a x", "read x"], "not_match": "c x"});
+        assert_eq!(read(text).unwrap().tool_names().collect::<Vec<_>>(), ["a", "b", "a", "c"]);
+    }
+}

@@ -1,0 +1,258 @@
+//! The policy that config writes: rules, in layers.
+//!
+//! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
+//! the machine's owner, the user, what was granted, the preset. What a workspace says about itself is added on top and
+//! can only tighten. Every touch is judged by itself, and the strictest one decides about the call.
+//!
+//! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
+
+use serde::Serialize;
+
+use crate::pattern::path_pattern;
+use crate::rule::{Seen, quoted};
+use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, Touch, Verb, Verdict};
+
+/// Whose rule it is. The first that has something to say decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// The owner of the machine's.
+    Managed,
+    User,
+    /// What a person once allowed for good.
+    Grants,
+    /// What holds where nobody said otherwise.
+    Preset,
+    /// What a workspace says about itself: it holds on top of what the others decide, and never allows.
+    Workspace,
+}
+
+impl Layer {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Managed => "managed",
+            Self::User => "user",
+            Self::Grants => "grants",
+            Self::Preset => "preset",
+            Self::Workspace => "workspace",
+        }
+    }
+
+    /// Which rule it is, in words that go before its name.
+    const fn owner(self) -> &'static str {
+        match self {
+            Self::Managed => "set by this machine's owner",
+            Self::User => "of your config",
+            Self::Grants => "that was granted",
+            Self::Preset => "of the preset",
+            Self::Workspace => "of the workspace's ringfence.toml",
+        }
+    }
+}
+
+/// Every rule that holds.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// In the order in which they are asked; the preset is the last.
+    layers: Vec<(Layer, Vec<Rule>)>,
+    workspace: Vec<Rule>,
+    guard: Vec<Rule>,
+}
+
+impl Rules {
+    /// The preset by itself.
+    pub fn of(preset: Preset) -> Self {
+        Self { layers: vec![(Layer::Preset, preset.rules())], workspace: Vec::new(), guard: third_bit() }
+    }
+
+    /// Adds rules to a layer. What is added to one layer twice is asked one after the other.
+    #[must_use]
+    pub fn with(mut self, layer: Layer, rules: Vec<Rule>) -> Self {
+        match layer {
+            Layer::Workspace => {
+                self.workspace.extend(rules.into_iter().filter(|rule| rule.decision != Decision::Allow))
+            }
+            _ => {
+                let after = self.layers.partition_point(|(other, _)| *other <= layer);
+                self.layers.insert(after, (layer, rules));
+            }
+        }
+        self
+    }
+
+    /// What the owner of the machine chose as preset: nobody below can allow what it asks about.
+    #[must_use]
+    pub fn with_managed_preset(self, preset: Preset) -> Self {
+        let strict = preset.rules().into_iter().filter(|rule| rule.decision != Decision::Allow);
+        self.with(Layer::Managed, strict.collect())
+    }
+
+    /// What a workspace chose as preset: it holds on top, as far as it is stricter than the others.
+    #[must_use]
+    pub fn with_workspace_preset(self, preset: Preset) -> Self {
+        self.with(Layer::Workspace, preset.own_rules())
+    }
+
+    /// The layers that have rules, in the order in which they decide.
+    pub fn layers(&self) -> impl Iterator<Item = (Layer, Vec<&Rule>)> {
+        let workspace = std::iter::once((Layer::Workspace, self.workspace.iter().collect()));
+        let guard = |layer: Layer| if layer == Layer::Preset { self.guard.as_slice() } else { &[] };
+        let decide =
+            self.layers.iter().map(move |(layer, rules)| (*layer, guard(*layer).iter().chain(rules).collect()));
+        workspace.chain(decide).filter(|(_, rules): &(Layer, Vec<&Rule>)| !rules.is_empty())
+    }
+
+    /// Every rule that denies, wherever it is.
+    fn denials(&self) -> impl Iterator<Item = (Layer, &Rule)> {
+        let layered = self.layers.iter().flat_map(|(layer, rules)| rules.iter().map(move |rule| (*layer, rule)));
+        let workspace = self.workspace.iter().map(|rule| (Layer::Workspace, rule));
+        layered.chain(workspace).filter(|(_, rule)| rule.decision == Decision::Deny)
+    }
+}
+
+impl Policy for Rules {
+    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict {
+        let (seen, bits) = (Seen::of(touch), question.bits_besides(touch));
+        let judge = |layer: Layer, rule: &Rule| verdict(layer, rule, touch, &seen, question.tool);
+        let about = |rule: &&Rule| rule.is_about(&seen, question, bits);
+        if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
+            return judge(layer, rule);
+        }
+        let guard = self.guard.iter().find(about);
+        // Where the third bit would come up, only a rule that says it knows can allow, and a grant cannot know.
+        let counts = |layer: Layer, rule: &Rule| {
+            let knows = |guard: &Rule| layer <= Layer::User && rule.when.has_all(guard.when);
+            rule.decision != Decision::Allow || guard.is_none_or(knows)
+        };
+        let decided = self.layers.iter().find_map(|(layer, rules)| {
+            let matching = rules.iter().filter(|rule| counts(*layer, rule)).filter(about);
+            strictest(matching.map(|rule| judge(*layer, rule)))
+        });
+        let allowed = decided.as_ref().is_some_and(|verdict| verdict.decision == Decision::Allow);
+        let guard = guard.filter(|_| !allowed).map(|rule| judge(Layer::Preset, rule));
+        let tightened = self.workspace.iter().filter(about).map(|rule| judge(Layer::Workspace, rule));
+        // What is said first is what people are told where both ask.
+        strictest(guard.into_iter().chain(decided).chain(tightened)).unwrap_or_else(Verdict::unknown_effect)
+    }
+
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let judged = question.touches.iter().map(|touch| self.judge(touch, question));
+        if let Some(verdict) = strictest(judged) {
+            return verdict;
+        }
+        let denial = self.denials().find(|(_, rule)| rule.is_about_any_touch(question));
+        denial.map_or_else(Verdict::unknown_effect, |(layer, rule)| Verdict {
+            decision: Decision::Deny,
+            rule: rule.name.clone(),
+            layer,
+            reason: sentence(layer, rule, "it is not known what this would touch"),
+            assurance: Assurance::None,
+            grant: None,
+        })
+    }
+}
+
+/// The strictest, and among equals the first.
+pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdict> {
+    verdicts.reduce(|strictest, next| if next.strictness() > strictest.strictness() { next } else { strictest })
+}
+
+/// Data leaks where a secret, a stranger's words and a way out come together. Two of them make the third ask.
+fn third_bit() -> Vec<Rule> {
+    let rule = |bits: [Bit; 2], because: &str| Rule {
+        when: BitSet::from_iter(bits),
+        assurance: Some(Assurance::Person),
+        ..Rule::ours("third bit", Some(because))
+    };
+    vec![
+        Rule {
+            effects: vec![Verb::Fetch],
+            ..rule(
+                [Bit::ReadSecret, Bit::SawUntrusted],
+                "and this session has read a secret and seen content that strangers wrote",
+            )
+        },
+        Rule {
+            effects: vec![Verb::Read, Verb::MoveAway],
+            secret: Some(true),
+            ..rule(
+                [Bit::SawUntrusted, Bit::HasEgress],
+                "which may hold secrets, and this session has seen content that strangers wrote and can send data out",
+            )
+        },
+    ]
+}
+
+fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str) -> Verdict {
+    let would = format!("this would {} `{}`", touch.verb.as_str(), touch.place.shown);
+    let grant = grant(layer, rule, touch, tool);
+    let (reason, assurance) = match rule.decision {
+        Decision::Allow => (rule.because.clone().unwrap_or_default(), Assurance::None),
+        Decision::Ask => {
+            (sentence(layer, rule, &would), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
+        }
+        Decision::Deny => {
+            let mut reason = sentence(layer, rule, &would);
+            if let Some(grant) = &grant {
+                let place = if layer == Layer::Preset { "instead" } else { "in that rule" };
+                reason = format!("{reason}; `{grant}` {place} would lift this");
+            }
+            (reason, Assurance::None)
+        }
+    };
+    Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }
+}
+
+/// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
+fn least_assurance(touch: &Touch, seen: &Seen<'_>) -> Assurance {
+    let gives_away = touch.verb == Verb::Fetch || (seen.is_secret() && touch.verb != Verb::List);
+    if gives_away || (seen.is_protected() && touch.verb.changes()) { Assurance::Person } else { Assurance::Relayed }
+}
+
+/// Why, for a person and a model.
+fn sentence(layer: Layer, rule: &Rule, would: &str) -> String {
+    let because = rule.because.as_deref();
+    let owner = layer.owner();
+    if rule.is_ours {
+        let because = because.map(|because| format!(", {because}")).unwrap_or_default();
+        let owner = if layer == Layer::Preset { String::new() } else { format!("; the preset is one {owner}") };
+        return format!("{would}{because}{owner}");
+    }
+    let does = if rule.decision == Decision::Deny { "denies it" } else { "wants it asked" };
+    let because = because.map(|because| format!(" ({because})")).unwrap_or_default();
+    let mut text = format!("{would}, and the rule `{}` {owner} {does}{because}", rule.name);
+    if rule.decision == Decision::Deny {
+        let scope = rule.scope();
+        let about = if scope.is_empty() { "everything".to_owned() } else { format!("`{scope}`, and nothing else") };
+        text.push_str(&format!("; it is about {about}"));
+    }
+    text
+}
+
+/// The line of config that would let this touch happen without asking, where a user may write one.
+fn grant(layer: Layer, rule: &Rule, touch: &Touch, tool: &str) -> Option<String> {
+    match layer {
+        _ if rule.decision == Decision::Allow => None,
+        Layer::User => rule.exception(touch),
+        Layer::Preset if rule.decision == Decision::Deny => {
+            Some(format!("preset = {}", quoted(&[Preset::instead(touch.verb).name()])))
+        }
+        // What is asked because of its name, or because of what happened before, is not to be waved through.
+        Layer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.when.is_empty() => None,
+        Layer::Preset => Some(allowing(touch, tool)),
+        Layer::Managed | Layer::Grants | Layer::Workspace => None,
+    }
+}
+
+/// The rule that allows a tool this very place.
+fn allowing(touch: &Touch, tool: &str) -> String {
+    let names: Vec<String> = match touch.verb {
+        Verb::Fetch => touch.place.names().map(str::to_owned).collect(),
+        _ => touch.place.names().map(path_pattern).collect(),
+    };
+    let place = match touch.verb {
+        Verb::Fetch => format!("host = {}", quoted(&names)),
+        _ => format!("mount = {}, path = {}", quoted(&[&touch.place.mount]), quoted(&names)),
+    };
+    format!("{{ decision = \"allow\", tool = {}, {place} }}", quoted(&[tool]))
+}
