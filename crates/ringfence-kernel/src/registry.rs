@@ -76,14 +76,20 @@ impl Registry {
         names.iter().find(|name| !is_there(name)).map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
     }
 
+    /// Fails at the first name that no tool of any dialect has: one config serves them all.
+    pub fn require_anywhere<'a>(
+        &self,
+        dialect: Dialect,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), NoSuchTool> {
+        let is_there = |name: &str| self.offers.iter().any(|offer| is_called(offer.definition().name, name));
+        let missing = names.into_iter().find(|name| !is_there(name));
+        missing.map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
+    }
+
     /// The tools that a session in `dialect` is offered.
     pub fn catalog(&self, dialect: Dialect, choice: &Choice) -> Result<Catalog, NoSuchTool> {
-        for name in choice.allow.iter().flatten().chain(&choice.deny) {
-            // One config serves several dialects: a name that another one has is no mistake.
-            if !self.offers.iter().any(|offer| is_called(offer.definition().name, name)) {
-                return Err(self.no_such_tool(dialect, name));
-            }
-        }
+        self.require_anywhere(dialect, choice.allow.iter().flatten().chain(&choice.deny).map(String::as_str))?;
         let offered = |offer: &&Arc<dyn Offer>| {
             let Definition { dialect: of, name, .. } = offer.definition();
             let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| is_called(name, wanted));

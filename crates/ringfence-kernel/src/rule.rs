@@ -32,6 +32,8 @@ pub struct Rule {
     pub(crate) because: Option<String>,
     /// It is no rule that somebody wrote.
     pub(crate) is_ours: bool,
+    /// Where it is written, for the person in charge and for no reply.
+    pub(crate) source: Option<String>,
     pub(crate) examples: Vec<Example>,
 }
 
@@ -54,6 +56,7 @@ impl Rule {
             assurance: None,
             because: because.map(str::to_owned),
             is_ours: true,
+            source: None,
             examples: Vec::new(),
         }
     }
@@ -64,6 +67,16 @@ impl Rule {
 
     pub fn decision(&self) -> Decision {
         self.decision
+    }
+
+    #[must_use]
+    pub fn written_in(self, source: String) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    /// The file and line that it was written in.
+    pub fn source(&self) -> Option<&str> {
+        self.source.as_deref()
     }
 
     /// Every tool that the rule or one of its examples names.

@@ -245,7 +245,7 @@ fn bad(key: &'static str, problem: impl Into<String>) -> BadRule {
 /// A text, or a list of texts.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a text or a list of texts")]
+    #[serde(untagged, expecting = "expected a text or a list of texts")]
     enum Written {
         One(String),
         Several(Vec<String>),
@@ -331,7 +331,7 @@ mod tests {
             ],
         );
         refused(json!({"effect": "read"}), expect!["missing field `decision`"]);
-        refused(json!({"decision": "deny", "path": 5}), expect!["a text or a list of texts"]);
+        refused(json!({"decision": "deny", "path": 5}), expect!["expected a text or a list of texts"]);
     }
 
     #[test]

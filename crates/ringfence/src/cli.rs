@@ -1,4 +1,4 @@
-//! The command line: `ringfence call`, `tools`, `audit` and `workflow`.
+//! The command line: `ringfence call`, `tools`, `policy`, `audit` and `workflow`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Dialect, Fatal, Preset, ToolCall};
+use ringfence_kernel::{Bit, Dialect, Fatal, Preset, ToolCall};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, Environment, Flags, Mounted, load};
+use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
 use crate::wire::{WireError, Wired, new_workflow, wire};
 
@@ -53,6 +54,11 @@ enum Command {
         #[command(subcommand)]
         command: WorkflowCommand,
     },
+    /// See what may be done without asking, and why.
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
     /// Print the tools of a dialect.
     Tools {
         /// The form to print them in.
@@ -83,6 +89,23 @@ enum AuditCommand {
     },
     /// Print how far the log reaches, to be kept elsewhere.
     Head,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// Say what would be decided about a call, by which rule, without making it.
+    Explain {
+        /// The tool, such as `write_file`.
+        tool: String,
+        /// Its arguments as a JSON object; `-` reads them from standard input.
+        #[arg(default_value = "{}")]
+        json: String,
+        /// As in a session that has been through this: read-secret, saw-untrusted or has-egress.
+        #[arg(long, value_name = "BIT", value_parser = bit)]
+        when: Vec<Bit>,
+    },
+    /// Print every rule, in the order in which they decide.
+    Show,
 }
 
 #[derive(Debug, Subcommand)]
@@ -185,6 +208,14 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Call { tool, json } => call(&wire(settings, &environment)?, tool, json),
         Command::Tools { format } => print(&(tools(&wire(settings, &environment)?, format) + "\n"), SUCCESS),
+        Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
+            let wired = wire(settings, &environment)?;
+            when.into_iter().for_each(|bit| wired.session.bits.raise(bit));
+            explain(&wired, tool, json)
+        }
+        Command::Policy { command: PolicyCommand::Show } => {
+            print(&policy_text::show(&wire(settings, &environment)?.settings.rules()), SUCCESS)
+        }
         Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
             print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
@@ -193,8 +224,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
 }
 
 fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
-    let arguments = if json == "-" { standard_input(wired.session.limits.argument_bytes)? } else { json };
-    let call = ToolCall { id: "call-1".to_owned(), name, arguments };
+    let call = tool_call(wired, name, json)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
@@ -207,6 +237,23 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     runtime.shutdown_background();
     let reply = reply?;
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+}
+
+fn tool_call(wired: &Wired, name: String, json: String) -> Result<ToolCall, Failure> {
+    let arguments = if json == "-" { standard_input(wired.session.limits.argument_bytes)? } else { json };
+    Ok(ToolCall { id: "call-1".to_owned(), name, arguments })
+}
+
+fn explain(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
+    let call = tool_call(wired, name, json)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let explained = runtime.block_on(wired.host.explain(&wired.session, call));
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    match explained {
+        Ok(explanation) => print(&policy_text::explain(&explanation), SUCCESS),
+        Err(error) => print(&wired.session.dialect.render_error(&error), ERROR_REPLY),
+    }
 }
 
 /// The signals that would end the program, taken before the call sets out.
@@ -376,6 +423,10 @@ fn known_head(text: &str) -> Result<KnownHead, String> {
 
 fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| one_of(Dialect::ALL.map(Dialect::name)))
+}
+
+fn bit(name: &str) -> Result<Bit, String> {
+    Bit::named(name).ok_or_else(|| one_of(Bit::ALL.map(Bit::name)))
 }
 
 fn preset(name: &str) -> Result<Preset, String> {

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_fs::{Durability, NameRule, Rights};
-use ringfence_kernel::{Choice, Dialect, Limits, Preset, nearest};
+use ringfence_kernel::{Choice, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, nearest};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use crate::rules_config::{Format, RuleFile};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
@@ -84,7 +86,17 @@ pub struct Settings {
     /// The config file that was named, if one was. No tool may reach it.
     pub config_file: Option<PathBuf>,
     pub dialect: Dialect,
+    /// What the command line or the user's file chose, or the owner where that is stricter.
     pub preset: Preset,
+    /// What holds against the user's rules.
+    pub managed_preset: Option<Preset>,
+    /// What the workspace chose, where that is stricter.
+    pub workspace_preset: Option<Preset>,
+    pub managed_rules: Vec<Rule>,
+    pub user_rules: Vec<Rule>,
+    /// What a person once allowed for good.
+    pub grants: Vec<Rule>,
+    pub workspace_rules: Vec<Rule>,
     pub limits: Limits,
     pub tools: Choice,
     /// Tools that were named on the command line, where the dialect is known.
@@ -170,6 +182,10 @@ struct ConfigFile {
     audit_heads: Option<String>,
     limits: LimitKeys,
     tools: ToolKeys,
+    rules: Vec<RuleText>,
+    /// The rules, once they were checked.
+    #[serde(skip)]
+    checked: Vec<Rule>,
 }
 
 /// An agent, or `defaults` for what holds without one.
@@ -227,6 +243,7 @@ struct WorkspaceFile {
     preset: Option<Word<Preset>>,
     limits: LimitKeys,
     tools: ToolKeys,
+    rules: Vec<RuleText>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -287,12 +304,12 @@ impl LimitKeys {
 
 /// Hears the layers above the workspace.
 pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
-    let managed = find_in(Some(&environment.managed))?;
+    let managed = find_in(Some(&environment.managed), Layer::Managed)?;
     let named = flags.config.as_ref().or(environment.config_file.as_ref());
     let named = named.map(|file| environment.current.join(file));
     let user = match &named {
-        Some(file) => Some(read_file(file)?),
-        None => find_in(environment.config.as_deref())?,
+        Some(file) => Some(read_file(file, Layer::User)?),
+        None => find_in(environment.config.as_deref(), Layer::User)?,
     };
     let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
     check_agents(&managed)?;
@@ -330,16 +347,24 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     rules.apply(&mut limits, &mut tools)?;
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
+    let mounts = mounts_of(flags, &managed, &user);
+    warnings.extend(managed.checked.iter().chain(&user.checked).filter_map(|rule| warn_of_mount(rule, &mounts)));
     Ok(Settings {
         workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
         state: environment.state.clone().ok_or(ConfigError::NoState)?,
         config_file: named,
         dialect,
         preset,
+        managed_preset: value(managed.preset),
+        workspace_preset: None,
+        managed_rules: managed.checked,
+        user_rules: user.checked,
+        grants: Vec::new(),
+        workspace_rules: Vec::new(),
         limits,
         tools,
         named_tools: flags.allow.iter().chain(&flags.deny).cloned().collect(),
-        mounts: mounts_of(flags, &managed, &user),
+        mounts,
         agent: flags.agent.clone(),
         run: flags.run.clone(),
         graph: flags.graph.clone(),
@@ -455,15 +480,40 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
     mounts
 }
 
+/// A rule about a mount that is not there may be a rule for another day, or a slip.
+fn warn_of_mount(rule: &Rule, mounts: &[Mounted]) -> Option<String> {
+    let known: Vec<&str> =
+        mounts.iter().map(|mount| mount.alias.as_str()).chain(["workspace", "project", "state", NET]).collect();
+    let missing = rule.mount_names().find(|name| !known.contains(name))?;
+    let guess = nearest(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+    let source = rule.source().unwrap_or_default();
+    Some(format!("{source}: the rule `{}` is about the mount `{missing}`, and there is none{guess}", rule.name()))
+}
+
 impl Settings {
+    /// Every rule that holds.
+    pub fn rules(&self) -> Rules {
+        let mut rules = Rules::of(self.preset).with(Layer::Managed, self.managed_rules.clone());
+        if let Some(preset) = self.managed_preset {
+            rules = rules.with_managed_preset(preset);
+        }
+        if let Some(preset) = self.workspace_preset {
+            rules = rules.with_workspace_preset(preset);
+        }
+        rules
+            .with(Layer::User, self.user_rules.clone())
+            .with(Layer::Grants, self.grants.clone())
+            .with(Layer::Workspace, self.workspace_rules.clone())
+    }
+
     /// What is left when the workspace has had its say: never more.
     pub fn tighten(&mut self, file: &[u8]) -> Result<(), ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
         let text = text.ok_or_else(|| wrong(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
-        if let Some(Word(preset)) = file.preset {
-            self.preset = self.preset.max(preset);
-        }
+        self.workspace_preset = value(file.preset).filter(|preset| *preset > self.preset);
+        let source = RuleFile { name: WORKSPACE_FILE, text, format: Format::Toml };
+        self.workspace_rules = source.check(file.rules, Layer::Workspace)?;
         self.limits = self.limits.tightened(&file.limits.over(&self.limits));
         narrow(&mut self.tools, &file.tools);
         Ok(())
@@ -489,7 +539,7 @@ fn log_to(log: Option<&str>, dialect: Dialect) -> LogTo {
     }
 }
 
-fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
+fn find_in(directory: Option<&Path>, layer: Layer) -> Result<Option<ConfigFile>, ConfigError> {
     let Some(directory) = directory else { return Ok(None) };
     for name in ["config.toml", "config.json"] {
         let file = directory.join(name);
@@ -497,20 +547,24 @@ fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> 
         match std::fs::symlink_metadata(&file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(ConfigError::Read { file: file.display().to_string(), source }),
-            Ok(_) => return read_file(&file).map(Some),
+            Ok(_) => return read_file(&file, layer).map(Some),
         }
     }
     Ok(None)
 }
 
-fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
+fn read_file(path: &Path, layer: Layer) -> Result<ConfigFile, ConfigError> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-    if path.extension().is_some_and(|extension| extension == "json") {
-        serde_json::from_str(&text).map_err(|error| wrong(&file, &error.to_string()))
-    } else {
-        parse_toml(&text, &file)
-    }
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let format = if is_json { Format::Json } else { Format::Toml };
+    let mut config: ConfigFile = match format {
+        Format::Json => serde_json::from_str(&text).map_err(|error| wrong(&file, &error.to_string()))?,
+        Format::Toml => parse_toml(&text, &file)?,
+    };
+    let source = RuleFile { name: &file, text: &text, format };
+    config.checked = source.check(std::mem::take(&mut config.rules), layer)?;
+    Ok(config)
 }
 
 fn parse_toml<C: DeserializeOwned>(text: &str, file: &str) -> Result<C, ConfigError> {

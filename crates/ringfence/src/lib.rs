@@ -5,7 +5,9 @@
 pub mod cli;
 pub mod config;
 pub mod log;
+mod policy_text;
 pub mod prompt;
+mod rules_config;
 pub mod run;
 pub mod run_log;
 pub mod wire;

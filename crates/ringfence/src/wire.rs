@@ -10,8 +10,8 @@ use ringfence_fs::{
     STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
-    AuditSink, Bits, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Session,
-    ToolError,
+    AuditSink, Bits, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Rule,
+    Session, ToolError,
 };
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
@@ -48,6 +48,8 @@ pub enum WireError {
     WorkspaceTools(NoSuchTool),
     #[error(transparent)]
     Tools(#[from] NoSuchTool),
+    #[error("{rule}: {error}")]
+    RuleTool { rule: String, error: NoSuchTool },
     #[error(transparent)]
     Registry(#[from] NameTaken),
     #[error(transparent)]
@@ -93,6 +95,11 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
         settings.tighten(&bytes)?;
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
     }
+    for (_, rules) in settings.rules().layers() {
+        for rule in rules {
+            check_tools(rule, &registry, settings.dialect)?;
+        }
+    }
     let session = Session {
         id: format!("cli-{}", std::process::id()),
         principal: Principal::agent("command line"),
@@ -103,7 +110,7 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
         bits: Bits::default(),
     };
     let host = Host::new(Parts {
-        policy: Box::new(settings.preset),
+        policy: Box::new(settings.rules()),
         approver: Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
         audit: audit(&settings, run.as_deref())?,
         store: Box::new(MemoryStore::default()),
@@ -146,6 +153,14 @@ fn guard_workflow(fence: &mut Fence, settings: &Settings, run: Option<&Path>) ->
     }
     let graph = graph.map(|path| GraphSource::new(fence, &path)).transpose()?;
     Ok(fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph }))?)
+}
+
+/// A rule about a tool that does not exist would never hold.
+fn check_tools(rule: &Rule, registry: &Registry, dialect: Dialect) -> Result<(), WireError> {
+    registry.require_anywhere(dialect, rule.tool_names()).map_err(|error| {
+        let source = rule.source().map(|source| format!("{source}, in ")).unwrap_or_default();
+        WireError::RuleTool { rule: format!("{source}the rule `{}`", rule.name()), error }
+    })
 }
 
 fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings {

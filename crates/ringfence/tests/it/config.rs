@@ -12,12 +12,12 @@ use serde_json::json;
 use crate::site::{Said, Site, said};
 
 /// Layers of config in a temporary directory, heard by the library itself.
-struct Layers {
+pub(crate) struct Layers {
     directory: tempfile::TempDir,
 }
 
 impl Layers {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
@@ -33,14 +33,14 @@ impl Layers {
         }
     }
 
-    fn write(&self, path: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, path: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    fn load(&self, flags: &Flags) -> Result<Settings, ConfigError> {
+    pub(crate) fn load(&self, flags: &Flags) -> Result<Settings, ConfigError> {
         load(flags, &self.environment())
     }
 }
@@ -167,7 +167,21 @@ fn the_examples_say_the_defaults() {
         );
         assert_eq!((said.max_tool_iterations, said.warnings), (plain.max_tool_iterations, plain.warnings));
         assert_eq!(said.workspace.as_deref(), Some("~/.ringfence/workspace"));
+        assert!(said.user_rules.is_empty());
     }
+}
+
+#[test]
+fn the_rules_that_the_example_shows_can_be_used() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/ringfence.example.toml");
+    let text = std::fs::read_to_string(example).unwrap();
+    let (_, shown) = text.split_once("# [[rules]]").unwrap();
+    let rules: String = shown.lines().map(|line| format!("{}\n", line.trim_start_matches("# "))).collect();
+    let layers = Layers::new();
+    layers.write("config/config.toml", &format!("[[rules]]{rules}"));
+    let names = layers.load(&Flags::default()).unwrap().user_rules;
+    let names: Vec<&str> = names.iter().map(ringfence_kernel::Rule::name).collect();
+    assert_eq!(names, ["generated", "notes", "documentation"]);
 }
 
 const CREW: &str = r#"

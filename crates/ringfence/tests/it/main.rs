@@ -9,6 +9,7 @@ mod config;
 mod crash;
 mod example;
 mod leaks;
+mod policy;
 mod processes;
 mod runs;
 mod seed_crewagent;

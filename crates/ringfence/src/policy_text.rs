@@ -1,0 +1,59 @@
+//! What `ringfence policy` says, as text.
+//!
+//! Not here: deciding (the kernel), and printing (`cli.rs`).
+
+use std::fmt::Write as _;
+
+use ringfence_kernel::{Assurance, Decision, Explained, Explanation, Layer, Rules, Verdict};
+
+/// Every layer with its rules, in the order in which they decide.
+pub(crate) fn show(rules: &Rules) -> String {
+    let mut text = String::new();
+    for (layer, rules) in rules.layers() {
+        let _ = writeln!(text, "{}{}", layer.name(), remark(layer));
+        for rule in rules {
+            let source = rule.source().map(|source| format!("  # {source}")).unwrap_or_default();
+            let _ = writeln!(text, "  {rule}{source}");
+        }
+    }
+    text
+}
+
+fn remark(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Workspace => ": tightens what the others decide",
+        Layer::Managed => ": set by this machine's owner",
+        Layer::User => ": your config",
+        Layer::Grants => ": granted for good",
+        Layer::Preset => ": where nobody said otherwise",
+    }
+}
+
+/// What was decided, by which rule, why, and about what.
+pub(crate) fn explain(explanation: &Explanation) -> String {
+    let Explanation { verdict, touches } = explanation;
+    let mut text = format!("{}\n", decided(verdict));
+    let answer = match verdict.assurance {
+        Assurance::Person => Some("from a person at ringfence's own terminal or page"),
+        Assurance::Relayed => Some("from a person, or relayed by the agent's client"),
+        Assurance::None => None,
+    };
+    let lines = [
+        ("reason", Some(verdict.reason.as_str()).filter(|reason| !reason.is_empty())),
+        ("answer", answer.filter(|_| verdict.decision == Decision::Ask)),
+        ("grant", verdict.grant.as_deref()),
+    ];
+    for (name, said) in lines {
+        if let Some(said) = said {
+            let _ = writeln!(text, "{name}: {said}");
+        }
+    }
+    for Explained { touch, verdict } in touches {
+        let _ = writeln!(text, "- {} `{}`: {}", touch.verb.as_str(), touch.place.shown, decided(verdict));
+    }
+    text
+}
+
+fn decided(verdict: &Verdict) -> String {
+    format!("{} by the rule `{}` in the layer {}", verdict.decision.name(), verdict.rule, verdict.layer.name())
+}

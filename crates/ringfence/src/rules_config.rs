@@ -1,0 +1,87 @@
+//! The rules of a config file: each is checked, and what is wrong with one is said with its line.
+//!
+//! Not here: what a rule means (the kernel's `rule_text.rs`), and which file is whose (`config.rs`).
+
+use std::collections::BTreeMap;
+
+use ringfence_kernel::{BadRule, Decision, Layer, Rule, RuleText};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
+
+use crate::config::ConfigError;
+
+/// The file that rules were read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleFile<'a> {
+    /// As errors name it.
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
+    pub(crate) format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Toml,
+    Json,
+}
+
+impl RuleFile<'_> {
+    /// Checks every rule of the file.
+    pub(crate) fn check(&self, texts: Vec<RuleText>, layer: Layer) -> Result<Vec<Rule>, ConfigError> {
+        let places = if texts.is_empty() { Vec::new() } else { self.places() };
+        let check = |(index, text): (usize, RuleText)| {
+            let place = places.get(index);
+            let unnamed = format!("rule {}", index + 1);
+            let name = text.name.clone().unwrap_or_else(|| unnamed.clone());
+            let rule = Rule::new(text, &unnamed).and_then(|rule| may_be_in(layer, rule));
+            let line = place.map(|place| place.line);
+            let source = line.map_or_else(|| self.name.to_owned(), |line| format!("{} line {line}", self.name));
+            rule.map(|rule| rule.written_in(source)).map_err(|bad| self.wrong(&name, &bad, place))
+        };
+        texts.into_iter().enumerate().map(check).collect()
+    }
+
+    fn wrong(&self, rule: &str, bad: &BadRule, place: Option<&Place>) -> ConfigError {
+        let line = place.map(|place| place.keys.get(bad.key).copied().unwrap_or(place.line));
+        let shown = line.and_then(|line| Some((line, self.text.lines().nth(line.checked_sub(1)?)?)));
+        let problem = match shown {
+            Some((line, text)) => format!("line {line}, in the rule `{rule}`: {bad}\n{line} | {text}"),
+            None => format!("in the rule `{rule}`: {bad}"),
+        };
+        ConfigError::Wrong { file: self.name.to_owned(), problem }
+    }
+
+    /// Where each rule stands. Nothing is known about JSON, whose rules are named by their number.
+    fn places(&self) -> Vec<Place> {
+        #[derive(Deserialize)]
+        struct Spans {
+            #[serde(default)]
+            rules: Vec<Spanned<BTreeMap<String, Spanned<IgnoredAny>>>>,
+        }
+        let spans = match self.format {
+            Format::Toml => toml::from_str::<Spans>(self.text).map(|spans| spans.rules).unwrap_or_default(),
+            Format::Json => Vec::new(),
+        };
+        let line = |offset: usize| 1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+        let place = |rule: Spanned<BTreeMap<String, Spanned<IgnoredAny>>>| Place {
+            line: line(rule.span().start),
+            keys: rule.into_inner().into_iter().map(|(key, value)| (key, line(value.span().start))).collect(),
+        };
+        spans.into_iter().map(place).collect()
+    }
+}
+
+/// On which line a rule begins, and each of its keys.
+struct Place {
+    line: usize,
+    keys: BTreeMap<String, usize>,
+}
+
+fn may_be_in(layer: Layer, rule: Rule) -> Result<Rule, BadRule> {
+    if layer == Layer::Workspace && rule.decision() == Decision::Allow {
+        let problem = "a workspace can only tighten what its user allows: its rules `ask` or `deny`".to_owned();
+        return Err(BadRule { key: "decision", problem });
+    }
+    Ok(rule)
+}

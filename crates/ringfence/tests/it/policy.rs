@@ -1,0 +1,552 @@
+//! Rules from config files: who holds against whom, what is wrong with one, and what the program says about them.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use expect_test::{Expect, expect};
+use ringfence::config::{Flags, Settings};
+use ringfence_kernel::{
+    BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, Place, Policy as _, Preset, Principal, Question, Session,
+    Touch, Verb, Verdict,
+};
+use serde_json::{Value, json};
+
+use crate::config::Layers;
+use crate::site::{Said, Site, said};
+
+/// A workspace with a few files.
+fn site() -> Site {
+    let site = Site::new();
+    for path in ["README.md", "docs/a.md", "private/keys.txt", ".env"] {
+        site.write(path, "x\n");
+    }
+    site
+}
+
+/// The user's config with this text, outside of the workspace.
+fn config(site: &Site, text: &str) -> PathBuf {
+    let path = site.root().join("user.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A call under the user's config, and what came of it.
+fn call(site: &Site, text: &str, tool: &str, arguments: &Value) -> Said {
+    let config = config(site, text);
+    site.run(&["--config", config.to_str().unwrap(), "call", tool, &arguments.to_string()])
+}
+
+fn outcome(said: &Said) -> String {
+    if said.code == Some(0) { "ok".to_owned() } else { said.error() }
+}
+
+#[test]
+fn rules_of_the_user_are_kept() {
+    let write = |path: &str| ("write_file", json!({"path": path, "content": "y"}));
+    let read = |path: &str| ("read_file", json!({"path": path}));
+    let text = r#"
+        preset = "ask"
+        [[rules]]
+        decision = "allow"
+        effect = ["read", "overwrite"]
+        path = "docs/**"
+        [[rules]]
+        decision = "deny"
+        path = "private/**"
+        because = "it is private"
+    "#;
+    for ((tool, arguments), expected) in [
+        (write("docs/a.md"), "ok"),
+        (write("README.md"), "APPROVAL_DENIED"),
+        (write("Docs/new.md"), "FILE_NOT_FOUND"),
+        (read("private/keys.txt"), "PERMISSION_DENIED"),
+        (("list_directory", json!({"path": "private"})), "PERMISSION_DENIED"),
+        (("delete_file", json!({"path": "private", "recursive": true})), "PERMISSION_DENIED"),
+        (("copy_file", json!({"from": "private/keys.txt", "to": "b"})), "PERMISSION_DENIED"),
+        (("copy_file", json!({"from": "README.md", "to": "private/b"})), "PERMISSION_DENIED"),
+        (read("README.md"), "ok"),
+        (read(".env"), "APPROVAL_DENIED"),
+    ] {
+        assert_eq!(outcome(&call(&site(), text, tool, &arguments)), expected, "{tool} {arguments}");
+    }
+}
+
+#[test]
+fn a_link_and_another_spelling_are_no_way_around_a_rule() {
+    let site = site();
+    symlink("private/keys.txt", site.workspace.join("innocent.txt")).unwrap();
+    symlink("private", site.workspace.join("p")).unwrap();
+    site.write("Private/keys.txt", "x");
+    let deny = "rules = [{ decision = \"deny\", path = \"private/**\" }]";
+    for path in ["innocent.txt", "p/keys.txt", "./private/../private/keys.txt", "Private/keys.txt"] {
+        let said = call(&site, deny, "read_file", &json!({"path": path}));
+        assert_eq!(outcome(&said), "PERMISSION_DENIED", "{path}");
+    }
+    // What is allowed must be so under both of its names.
+    let allow = "rules = [{ decision = \"allow\", path = \"p/**\" }]";
+    let said = call(&site, allow, "write_file", &json!({"path": "p/keys.txt", "content": ""}));
+    assert_eq!(outcome(&said), "APPROVAL_DENIED");
+    let allow = "rules = [{ decision = \"allow\", path = [\"p/**\", \"private/**\"] }]";
+    let said = call(&site, allow, "write_file", &json!({"path": "p/keys.txt", "content": ""}));
+    assert_eq!(outcome(&said), "ok");
+}
+
+#[test]
+fn a_denial_is_a_reply_that_helps() {
+    let check = |text: &str, tool: &str, arguments: Value, expected: Expect| {
+        expected.assert_eq(&call(&site(), text, tool, &arguments).out);
+    };
+    let docs = "rules = [{ name = \"docs\", decision = \"deny\", effect = \"change\", path = \"docs/**\" }]";
+    check(
+        docs,
+        "write_file",
+        json!({"path": "docs/a.md", "content": ""}),
+        expect![[
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would overwrite `docs/a.md`, and the rule `docs` of your config denies it; it is about `effect = \"change\", path = \"docs/**\"`, and nothing else; `path = [\"docs/**\", \"!docs/a.md\"]` in that rule would lift this","details":{"grant":"path = [\"docs/**\", \"!docs/a.md\"]","layer":"user","rule":"docs"}}}"#
+        ]],
+    );
+    check(
+        "preset = \"read-only\"",
+        "delete_file",
+        json!({"path": "docs/a.md"}),
+        expect![[
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would delete `docs/a.md`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = \"edits\"` instead would lift this","details":{"grant":"preset = \"edits\"","layer":"preset","rule":"preset read-only"}}}"#
+        ]],
+    );
+    check(
+        "",
+        "write_file",
+        json!({"path": "docs/a.md", "content": ""}),
+        expect![[
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would overwrite `docs/a.md`, and nobody is here to approve it; `--preset edits` allows changes inside the workspace","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+        ]],
+    );
+    check(
+        "",
+        "read_file",
+        json!({"path": ".env"}),
+        expect![[
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would read `.env`, which may hold secrets, and nobody is here to approve it; a person has to do this","details":{"layer":"preset","rule":"secret"}}}"#
+        ]],
+    );
+}
+
+#[test]
+fn the_workspace_s_own_rules_can_only_tighten() {
+    let allow_all = "preset = \"edits\"\nrules = [{ decision = \"allow\" }]";
+    let with = |rules: &str, tool: &str, arguments: Value| {
+        let site = site();
+        site.write("ringfence.toml", rules);
+        outcome(&call(&site, allow_all, tool, &arguments))
+    };
+    let write = || json!({"path": "docs/a.md", "content": ""});
+    assert_eq!(with("", "write_file", write()), "ok");
+    assert_eq!(with("rules = [{ decision = \"ask\", path = \"docs\" }]", "write_file", write()), "APPROVAL_DENIED");
+    assert_eq!(with("rules = [{ decision = \"deny\", path = \"docs\" }]", "write_file", write()), "PERMISSION_DENIED");
+    assert_eq!(with("rules = [{ decision = \"deny\", path = \"doc\" }]", "write_file", write()), "ok");
+    assert_eq!(with("preset = \"ask\"", "write_file", write()), "APPROVAL_DENIED");
+    assert_eq!(with("preset = \"ask\"", "read_file", json!({"path": ".env"})), "ok");
+    let site = site();
+    site.write("ringfence.toml", "\n[[rules]]\ndecision = \"allow\"\npath = \"docs/**\"\n");
+    let said = site.run(&["tools"]);
+    assert_eq!(said.code, Some(2));
+    expect![[r#"
+        ringfence: the config file ringfence.toml is wrong: line 3, in the rule `rule 1`: `decision`: a workspace can only tighten what its user allows: its rules `ask` or `deny`
+        3 | decision = "allow"
+    "#]].assert_eq(&said.err);
+}
+
+/// What the layers decide about one touch, as the library hears them.
+fn decide(settings: &Settings, verb: Verb, path: &str) -> Verdict {
+    let session = Session {
+        id: "s".to_owned(),
+        principal: Principal::agent("test"),
+        dialect: Dialect::Standard,
+        agent: None,
+        limits: Limits::of(Dialect::Standard),
+        catalog: Catalog::default(),
+        bits: Bits::default(),
+    };
+    let place = Place { mount: "workspace".into(), given: path.to_owned(), resolved: None, shown: path.to_owned() };
+    let touches = [Touch { verb, place }];
+    settings.rules().decide(&Question::new(&session, "write_file", &touches, BitSet::default()))
+}
+
+#[test]
+fn the_owner_s_rules_hold_against_the_user_s_in_toml_and_in_json() {
+    for (file, text) in [
+        ("config.toml", "rules = [{ decision = \"ask\", path = \"a\" }]".to_owned()),
+        ("config.json", json!({"rules": [{"decision": "ask", "path": ["a"]}]}).to_string()),
+    ] {
+        let layers = Layers::new();
+        layers
+            .write("config/config.toml", "preset = \"edits\"\n[[rules]]\ndecision = \"allow\"\npath = [\"a\", \"b\"]");
+        let user = layers.load(&Flags::default()).unwrap();
+        assert_eq!(decide(&user, Verb::Overwrite, "a").layer, Layer::User);
+        layers.write(&format!("managed/{file}"), &text);
+        let both = layers.load(&Flags::default()).unwrap();
+        let verdict = decide(&both, Verb::Overwrite, "a");
+        assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, Layer::Managed));
+        assert_eq!(decide(&both, Verb::Overwrite, "b").decision, Decision::Allow);
+    }
+}
+
+#[test]
+fn the_owner_s_preset_holds_against_the_user_s_rules_and_the_user_s_own_does_not() {
+    let layers = Layers::new();
+    layers.write("config/config.toml", "preset = \"ask\"\nrules = [{ decision = \"allow\" }]");
+    assert_eq!(decide(&layers.load(&Flags::default()).unwrap(), Verb::Overwrite, "a").decision, Decision::Allow);
+    let flags = Flags { preset: Some(Preset::ReadOnly), ..Flags::default() };
+    assert_eq!(decide(&layers.load(&flags).unwrap(), Verb::Overwrite, "a").decision, Decision::Deny);
+    layers.write("managed/config.toml", "preset = \"ask\"");
+    let verdict = decide(&layers.load(&Flags::default()).unwrap(), Verb::Overwrite, "a");
+    assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, Layer::Managed));
+}
+
+#[test]
+fn what_was_granted_holds_where_owner_and_user_say_nothing() {
+    let layers = Layers::new();
+    layers.write("config/config.toml", "rules = [{ decision = \"ask\", path = \"b\" }]");
+    let mut settings = layers.load(&Flags::default()).unwrap();
+    settings.grants = settings.user_rules.clone();
+    assert_eq!(decide(&settings, Verb::Create, "b").layer, Layer::User);
+    settings.user_rules.clear();
+    assert_eq!(decide(&settings, Verb::Create, "b").layer, Layer::Grants);
+}
+
+#[test]
+fn a_bad_rule_is_an_error_that_shows_its_line() {
+    let told = |text: &str, expected: Expect| {
+        let layers = Layers::new();
+        let path = layers.write("config/config.toml", text);
+        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        expected.assert_eq(&error.replace(path.to_str().unwrap(), "config.toml"));
+    };
+    told(
+        "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
+        expect![[r#"
+            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, look, change; did you mean `overwrite`?
+            7 | effect = "overwirte""#]],
+    );
+    told(
+        "rules = [\n  { decision = \"allow\" },\n  { decision = \"alow\" },\n]\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
+        3 |   { decision = "alow" },"#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\npaht = \"a\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: TOML parse error at line 3, column 1
+          |
+        3 | paht = "a"
+          | ^^^^
+        unknown field `paht`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match`; did you mean `path`?"#]],
+    );
+    told(
+        "[[rules]]\n\npath = \"a\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: TOML parse error at line 1, column 1
+          |
+        1 | [[rules]]
+          | ^^^^^^^^^
+        missing field `decision`"#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\npath = [\"docs/**\", \"[a\"]\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `[a` is not a pattern: unclosed character class; missing ']'
+        3 | path = ["docs/**", "[a"]"#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\npath = \"/etc/**\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `/etc/**` can match nothing: a path starts inside its mount, such as `src/**`
+        3 | path = "/etc/**""#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\npath = []\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule can match nothing; leave the key out to mean any
+        3 | path = []"#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host; a host looks like `docs.rs` or `*.docs.rs:443`
+        3 | host = "https://docs.rs""#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: only the effect `fetch` has a host, and the rule is about others
+        3 | host = "docs.rs""#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\nwhen = \"saw_untrusted\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
+        3 | when = "saw_untrusted""#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"ask\"\nassurance = \"human\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
+        3 | assurance = "human""#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"deny\"\neffect = 5\n",
+        expect![[r#"
+        the config file config.toml is wrong: TOML parse error at line 3, column 10
+          |
+        3 | effect = 5
+          |          ^
+        expected a text or a list of texts"#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nmatch = [\n  \"read src/a\",\n  \"read src/a/b\",\n]\n",
+        expect![[r#"
+            the config file config.toml is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, and should
+            4 | match = ["#]],
+    );
+    told(
+        "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nnot_match = \"read src/a\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, and should not
+        4 | not_match = "read src/a""#]],
+    );
+    told(
+        "rules = \"deny\"\n",
+        expect![[r#"
+        the config file config.toml is wrong: TOML parse error at line 1, column 9
+          |
+        1 | rules = "deny"
+          |         ^^^^^^
+        invalid type: string "deny", expected a sequence"#]],
+    );
+}
+
+#[test]
+fn a_bad_rule_in_json_is_named_by_its_number() {
+    let told = |rules: Value, expected: Expect| {
+        let layers = Layers::new();
+        let path = layers.write("managed/config.json", &json!({"rules": rules}).to_string());
+        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        expected.assert_eq(&error.replace(path.to_str().unwrap(), "config.json"));
+    };
+    told(
+        json!([{"decision": "allow"}, {"decision": "deny", "effect": "raed"}]),
+        expect![
+            "the config file config.json is wrong: in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, look, change; did you mean `read`?"
+        ],
+    );
+    told(
+        json!([{"decision": "deny", "efect": "read"}]),
+        expect![
+            "the config file config.json is wrong: unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match` at line 1 column 36; did you mean `effect`?"
+        ],
+    );
+}
+
+#[test]
+fn a_rule_about_a_tool_or_a_mount_that_is_not_there_is_pointed_out() {
+    let site = site();
+    for text in [
+        "[[rules]]\ndecision = \"deny\"\ntool = \"writ_file\"\n",
+        "[[rules]]\ndecision = \"deny\"\nmatch = \"writ_file a\"\n",
+    ] {
+        let said = call(&site, text, "read_file", &json!({"path": "README.md"}));
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
+        for word in ["user.toml line 1, in the rule `rule 1`", "`writ_file`", "did you mean `write_file`?"] {
+            assert!(said.err.contains(word), "{}", said.err);
+        }
+    }
+    // One config serves every dialect.
+    let text = "rules = [{ decision = \"deny\", tool = [\"fs.read\", \"list_dir\"] }]";
+    assert_eq!(outcome(&call(&site, text, "read_file", &json!({"path": "README.md"}))), "ok");
+    let text = "rules = [{ decision = \"deny\", mount = \"@workspaec\" }, { decision = \"deny\", mount = \"state\" }]";
+    let said = call(&site, text, "read_file", &json!({"path": "README.md"}));
+    assert_eq!(outcome(&said), "ok");
+    assert!(said.err.contains("the mount `workspaec`, and there is none; did you mean `workspace`?"), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 1);
+}
+
+const RULES: &str = r#"
+preset = "ask"
+[[rules]]
+name = "generated"
+decision = "deny"
+effect = "change"
+path = ["docs/**", "!docs/notes/**"]
+because = "edit the sources instead"
+match = ["overwrite docs/a.md", "write_file docs/a.md"]
+not_match = "overwrite docs/notes/a.md"
+[[rules]]
+decision = "allow"
+host = ["docs.rs", "*.rust-lang.org"]
+"#;
+
+#[test]
+fn a_decision_is_explained_and_nothing_happens() {
+    let check = |options: &[&str], tool: &str, arguments: Value, expected: Expect| {
+        let site = site();
+        let before = site.tree();
+        let config = config(&site, RULES);
+        let arguments = arguments.to_string();
+        let mut all = vec!["--config", config.to_str().unwrap(), "policy", "explain", tool, &arguments];
+        all.extend(options);
+        let said = site.run(&all);
+        expected.assert_eq(&format!("exit {}\n{}{}", said.code.unwrap(), said.out, said.err));
+        assert_eq!(site.tree(), before);
+        let records = said_by(&site, &["audit", "show"]);
+        assert!(!records.contains(tool), "{records}");
+    };
+    check(
+        &[],
+        "read_file",
+        json!({"path": "README.md"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - read `README.md`: allow by the rule `preset` in the layer preset
+    "#]],
+    );
+    check(
+        &[],
+        "write_file",
+        json!({"path": "README.md", "content": ""}),
+        expect![[r#"
+        exit 0
+        ask by the rule `preset ask` in the layer preset
+        reason: this would overwrite `README.md`
+        answer: from a person, or relayed by the agent's client
+        grant: { decision = "allow", tool = "write_file", mount = "workspace", path = "./README.md" }
+        - overwrite `README.md`: ask by the rule `preset ask` in the layer preset
+    "#]],
+    );
+    check(
+        &[],
+        "write_file",
+        json!({"path": "docs/a.md", "content": ""}),
+        expect![[r#"
+        exit 0
+        deny by the rule `generated` in the layer user
+        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); it is about `effect = "change", path = ["docs/**", "!docs/notes/**"]`, and nothing else; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
+        grant: path = ["docs/**", "!docs/notes/**", "!docs/a.md"]
+        - overwrite `docs/a.md`: deny by the rule `generated` in the layer user
+    "#]],
+    );
+    check(
+        &[],
+        "move_file",
+        json!({"from": "README.md", "to": "docs/a.md", "overwrite": true}),
+        expect![[r#"
+        exit 0
+        deny by the rule `generated` in the layer user
+        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); it is about `effect = "change", path = ["docs/**", "!docs/notes/**"]`, and nothing else; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
+        grant: path = ["docs/**", "!docs/notes/**", "!docs/a.md"]
+        - move `README.md`: allow by the rule `preset` in the layer preset
+        - overwrite `docs/a.md`: deny by the rule `generated` in the layer user
+    "#]],
+    );
+    check(
+        &[],
+        "read_file",
+        json!({"path": ".env"}),
+        expect![[r#"
+        exit 0
+        ask by the rule `secret` in the layer preset
+        reason: this would read `.env`, which may hold secrets
+        answer: from a person at ringfence's own terminal or page
+        - read `.env`: ask by the rule `secret` in the layer preset
+    "#]],
+    );
+    check(
+        &["--when", "saw-untrusted", "--when", "has-egress"],
+        "read_file",
+        json!({"path": ".env"}),
+        expect![[r#"
+        exit 0
+        ask by the rule `third bit` in the layer preset
+        reason: this would read `.env`, which may hold secrets, and this session has seen content that strangers wrote and can send data out
+        answer: from a person at ringfence's own terminal or page
+        - read `.env`: ask by the rule `third bit` in the layer preset
+    "#]],
+    );
+    check(
+        &["--preset", "read-only"],
+        "write_file",
+        json!({"path": "new", "content": ""}),
+        expect![[r#"
+        exit 0
+        deny by the rule `preset read-only` in the layer preset
+        reason: this would create `new`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = "ask"` instead would lift this
+        grant: preset = "ask"
+        - create `new`: deny by the rule `preset read-only` in the layer preset
+    "#]],
+    );
+    check(
+        &[],
+        "read_file",
+        json!({"path": "none"}),
+        expect![[r#"
+        exit 1
+        {"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"`none` does not exist"}}"#]],
+    );
+    check(
+        &[],
+        "red_file",
+        json!({}),
+        expect![[r#"
+        exit 1
+        {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files"]}}}"#]],
+    );
+    check(
+        &["--dialect", "miniclaw"],
+        "read_file",
+        json!({"pth": "x"}),
+        expect![[r#"
+        exit 1
+        invalid parameters: unknown field `pth`, expected `path`; did you mean `path`?"#]],
+    );
+}
+
+fn said_by(site: &Site, arguments: &[&str]) -> String {
+    let mut command = site.bare();
+    said(command.args(arguments).output().unwrap()).out
+}
+
+#[test]
+fn arguments_to_be_explained_are_read_from_standard_input() {
+    let site = site();
+    let said = crate::site::fed(site.command(&["policy", "explain", "read_file", "-"]), br#"{"path":"README.md"}"#);
+    assert_eq!((said.code, said.out.split(' ').next()), (Some(0), Some("allow")), "{said:?}");
+    let said = site.run(&["policy", "explain", "read_file", r#"{"path":"a"}"#, "--when", "tired"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("read-secret, saw-untrusted, has-egress"), "{said:?}");
+}
+
+#[test]
+fn every_rule_is_shown_in_the_order_in_which_they_decide() {
+    let site = site();
+    site.write("ringfence.toml", "preset = \"read-only\"\n[[rules]]\ndecision = \"ask\"\neffect = \"look\"\n");
+    let config = config(&site, RULES);
+    let said = site.run(&["--config", config.to_str().unwrap(), "policy", "show"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    expect![[r#"
+        workspace: tightens what the others decide
+          { name = "preset read-only", decision = "deny", effect = "change", because = "and the preset `read-only` allows no change; listing and reading is allowed" }
+          { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
+        user: your config
+          { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
+          { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
+        preset: where nobody said otherwise
+          { name = "third bit", decision = "ask", effect = "fetch", when = ["read-secret", "saw-untrusted"], assurance = "person", because = "and this session has read a secret and seen content that strangers wrote" }
+          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, assurance = "person", because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
+          { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, assurance = "person", because = "which may hold secrets" }
+          { name = "protected path", decision = "ask", effect = "change", protected = true, assurance = "person", because = "a setting that other programs act on" }
+          { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
+          { name = "other host", decision = "ask", effect = "fetch", assurance = "person", because = "a host that no rule allows" }
+          { name = "preset", decision = "allow", effect = ["look", "change"] }
+    "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
+}
