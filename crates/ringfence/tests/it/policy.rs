@@ -498,8 +498,8 @@ fn a_decision_is_explained_and_nothing_happens() {
         "red_file",
         json!({}),
         expect![[r#"
-        exit 1
-        {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files"]}}}"#]],
+            exit 1
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],
