@@ -16,7 +16,7 @@ use globset::GlobSet;
 use grep_matcher::{LineTerminator, Matcher as _};
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
-use ringfence_kernel::{Context, Signal, ToolError, sensitivity};
+use ringfence_kernel::{Context, Place, Signal, ToolError, Touch, Verb, sensitivity};
 use rustix::io::Errno;
 
 use crate::fault::fault;
@@ -94,6 +94,7 @@ enum Skip {
     Binary,
     Unreadable,
     Secret,
+    Denied,
 }
 
 /// Files that were not searched.
@@ -103,6 +104,8 @@ pub(crate) struct Skipped {
     pub(crate) unreadable: u64,
     /// Reading them would have to be asked for, one by one.
     pub(crate) secret: u64,
+    /// A rule denies to read them, or wants to be asked about them by themselves.
+    pub(crate) denied: u64,
 }
 
 impl Skipped {
@@ -111,6 +114,7 @@ impl Skipped {
             Skip::Binary => self.binary += 1,
             Skip::Unreadable => self.unreadable += 1,
             Skip::Secret => self.secret += 1,
+            Skip::Denied => self.denied += 1,
         }
     }
 }
@@ -131,7 +135,7 @@ pub(crate) fn search_file(query: &Query, file: OwnedFd, cx: &Context<'_>) -> Res
     Ok(found)
 }
 
-/// Searches a tree. `real` is where its start really is, for what names say about secrets.
+/// Searches a tree.
 pub(crate) fn search_tree(
     query: &Query,
     mount: &Mount,
@@ -170,7 +174,8 @@ pub(crate) fn search_tree(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) shown: &'a str,
-    pub(crate) real: &'a str,
+    /// Where it is, for what names say about secrets and what the policy says to each file.
+    pub(crate) place: &'a Place,
 }
 
 struct Job {
@@ -200,6 +205,8 @@ fn feed(
 ) -> Result<(), ToolError> {
     let scope = &query.scope;
     let mut index = 0;
+    // Who may search the directory may search what the policy says no more to.
+    let of_whole = cx.judge(&Touch { verb: Verb::Read, place: at.place.clone() }).strictness();
     let mut walk = Walk::new(mount, start, at.shown, cx)?;
     if scope.ignore_files {
         rules.enter(&walk, b"", cx)?;
@@ -243,8 +250,13 @@ fn feed(
         if scope.only.as_ref().is_some_and(|only| !only.is_match(&path)) {
             continue;
         }
-        if sensitivity(&format!("{}/{path}", at.real)).secret {
+        let touch = Touch { verb: Verb::Read, place: at.place.below(&path) };
+        if touch.place.names().any(|name| sensitivity(name).secret) {
             board.note(index, Skip::Secret);
+            continue;
+        }
+        if cx.judge(&touch).strictness() > of_whole {
+            board.note(index, Skip::Denied);
             continue;
         }
         let job = Job { index, directory: walk.held_directory()?, name: entry.name, path };

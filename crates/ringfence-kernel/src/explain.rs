@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::tool::Road;
 use crate::{
-    Abandon, Bit, Context, Decision, ErrorKind, Host, Pace, Policy, Question, Scope, Session, Signal, ToolCall,
-    ToolError, Touch, Verdict,
+    Abandon, Bit, Context, ErrorKind, Host, Pace, Policy, Question, Scope, Session, Signal, ToolCall, ToolError, Touch,
+    Verdict,
 };
 
 /// What would be decided about a call, and about everything that it would touch.
@@ -87,8 +87,8 @@ impl Looking<'_> {
 }
 
 impl Road for Looking<'_> {
-    fn judge(&self, touch: &Touch) -> Decision {
-        self.policy.judge(touch, &self.question(std::slice::from_ref(touch))).decision
+    fn judge(&self, touch: &Touch) -> Verdict {
+        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
     }
 
     /// Nothing happens.

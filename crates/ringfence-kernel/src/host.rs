@@ -537,9 +537,8 @@ impl Trip {
 }
 
 impl Road for Trip {
-    fn judge(&self, touch: &Touch) -> Decision {
-        let question = self.question(std::slice::from_ref(touch));
-        self.parts.policy.judge(touch, &question).decision
+    fn judge(&self, touch: &Touch) -> Verdict {
+        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
     }
 
     fn raise(&self, bit: Bit) {

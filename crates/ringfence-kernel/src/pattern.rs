@@ -34,8 +34,15 @@ impl Reach {
 #[derive(Debug)]
 pub(crate) struct PathName {
     exact: String,
-    /// Other spellings of it; made when the first pattern asks.
-    folded: OnceCell<[String; 2]>,
+    /// As the worst file systems spell it; made when the first pattern asks.
+    folded: OnceCell<Folded>,
+}
+
+#[derive(Debug)]
+struct Folded {
+    case: String,
+    /// Where more than the letter case is lost.
+    more: Option<String>,
 }
 
 impl PathName {
@@ -49,11 +56,13 @@ impl PathName {
         &self.exact
     }
 
-    fn folded(&self) -> &[String; 2] {
-        self.folded.get_or_init(|| {
-            let each = |fold: fn(&str) -> String| self.exact.split('/').map(fold).collect::<Vec<_>>().join("/");
-            [each(fold_case), each(fold)]
-        })
+    fn folded(&self) -> impl Iterator<Item = &str> {
+        let Folded { case, more } = self.folded.get_or_init(|| {
+            let case = fold_case(&self.exact);
+            let more = self.exact.split('/').map(fold).collect::<Vec<_>>().join("/");
+            Folded { more: Some(more).filter(|more| *more != case), case }
+        });
+        std::iter::once(case.as_str()).chain(more.as_deref())
     }
 }
 
@@ -84,7 +93,9 @@ impl Paths {
 
 #[derive(Clone, Debug)]
 struct Globs {
+    /// What is written.
     exact: GlobSet,
+    /// The same for folded names, what is below it, and the directory in `directory/**`.
     folded: GlobSet,
 }
 
@@ -99,6 +110,7 @@ impl Globs {
             exact.add(build(&glob)?);
             let glob = fold_case(&glob);
             folded.add(build(&glob)?);
+            folded.add(build(&format!("{glob}/**"))?);
             if let Some(directory) = glob.strip_suffix("/**") {
                 folded.add(build(directory)?);
             }
@@ -115,14 +127,9 @@ impl Globs {
         match reach {
             _ if self.is_empty() => false,
             Reach::Narrow => self.exact.is_match(&name.exact),
-            Reach::Wide => name.folded().iter().any(|path| with_directories(path).any(|at| self.folded.is_match(at))),
+            Reach::Wide => name.folded().any(|path| self.folded.is_match(path)),
         }
     }
-}
-
-/// A path, and every directory that it goes through.
-fn with_directories(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/').map(|(slash, _)| &path[..slash]).chain(std::iter::once(path))
 }
 
 /// The glob that a pattern stands for: without a slash it is a name at any depth, with `./` in front only at the top.

@@ -51,7 +51,10 @@ impl<'a> Question<'a> {
 
     /// The bits that are up when everything was touched but this one of the touches.
     pub(crate) fn bits_besides(&self, touch: &Touch) -> BitSet {
-        self.raised(Bit::raised_by(touch)).iter().fold(self.bits, BitSet::with)
+        match self.raises().is_empty() {
+            true => self.bits,
+            false => self.raised(Bit::raised_by(touch)).iter().fold(self.bits, BitSet::with),
+        }
     }
 
     fn raised(&self, less: Option<Bit>) -> BitSet {
@@ -89,13 +92,14 @@ impl Verdict {
         }
     }
 
-    pub(crate) fn strictness(&self) -> (Decision, Assurance) {
+    /// The larger, the stricter.
+    pub fn strictness(&self) -> (Decision, Assurance) {
         (self.decision, self.assurance)
     }
 }
 
 /// The later, the stricter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Decision {
     Allow,
     Ask,
@@ -115,7 +119,7 @@ impl Decision {
 }
 
 /// How sure it is that a person gave an answer. The later, the surer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Assurance {
     /// Not at all.

@@ -117,7 +117,9 @@ impl Rule {
             Reach::Narrow => seen.names.iter().all(test),
         };
         let of_file = |test: &dyn Fn(&Name) -> bool| seen.may_be(|verb| verb != Verb::Fetch) && holds(test);
-        seen.may_be(|verb| self.effects.is_empty() || self.effects.contains(&verb))
+        // What moves can be read under its new name.
+        let reads = |verb: Verb| reach == Reach::Wide && verb == Verb::MoveAway && self.effects.contains(&Verb::Read);
+        seen.may_be(|verb| self.effects.is_empty() || self.effects.contains(&verb) || reads(verb))
             && (self.mounts.is_empty() || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| mount == of)))
             && self.paths.as_ref().is_none_or(|paths| of_file(&|name| paths.contain(&name.path, reach)))
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))

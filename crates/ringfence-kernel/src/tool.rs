@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::{Bit, Decision, ErrorKind, Limits, Signal, Ticket, ToolError};
+use crate::{Bit, ErrorKind, Limits, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
 pub trait Tool: Send + Sync + 'static {
@@ -108,6 +108,18 @@ impl Place {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.given.as_str()).chain(self.resolved.as_deref())
     }
+
+    /// What is at `path` below it.
+    #[must_use]
+    pub fn below(&self, path: &str) -> Self {
+        let join = |above: &str| if above == "." { path.to_owned() } else { format!("{above}/{path}") };
+        Self {
+            mount: Arc::clone(&self.mount),
+            given: join(&self.given),
+            resolved: self.resolved.as_deref().map(join),
+            shown: join(&self.shown),
+        }
+    }
 }
 
 /// What a person is shown of a plan, and what binds their answer to it.
@@ -139,7 +151,7 @@ pub struct Context<'a> {
 
 /// What the road knows about the call that the tool does not.
 pub(crate) trait Road: std::fmt::Debug {
-    fn judge(&self, touch: &Touch) -> Decision;
+    fn judge(&self, touch: &Touch) -> Verdict;
     fn raise(&self, bit: Bit);
 }
 
@@ -153,8 +165,8 @@ impl<'a> Context<'a> {
     }
 
     /// What the policy says to something that the call comes upon, such as a file in a directory that is searched.
-    pub fn judge(&self, touch: &Touch) -> Decision {
-        self.road.map_or(Decision::Ask, |road| road.judge(touch))
+    pub fn judge(&self, touch: &Touch) -> Verdict {
+        self.road.map_or_else(Verdict::unknown_effect, |road| road.judge(touch))
     }
 
     /// Says what the session has now been through. Only the tool knows whether what it saw was a stranger's.

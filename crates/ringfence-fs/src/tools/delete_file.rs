@@ -1,13 +1,13 @@
 //! `delete_file`: a file, a link or a directory goes away.
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Class, Manifest, sensitive_below, survey, touches_below};
+use super::manifest::{Class, Manifest, Whole, survey, touches_below};
 use crate::Fence;
 use crate::again::fsync;
 use crate::fault::{fault, unsynced};
@@ -75,13 +75,8 @@ impl Tool for DeleteFile {
             Kind::Directory => {
                 let directory = slot.mount.resolver.open_child(slot.base(), &slot.name);
                 let directory = directory.map_err(|errno| missing::explain(&spot, errno))?;
-                Some(survey(
-                    &slot.mount,
-                    directory,
-                    &slot.shown,
-                    |path| (sensitive_below(&place, path), Sensitivity::default()),
-                    cx,
-                )?)
+                let whole = [Whole::new(Verb::Delete, &place, cx)];
+                Some(survey(&slot.mount, directory, &slot.shown, |path| Class::of(&whole, path, cx), cx)?)
             }
             _ => None,
         };

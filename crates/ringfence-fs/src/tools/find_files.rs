@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 
 use globset::GlobSet;
-use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use ringfence_kernel::{
+    Context, Face, NameTaken, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +59,7 @@ impl TryFrom<StandardArgs> for Args {
 
 struct Work {
     spot: Spot,
+    place: Place,
     directory: OwnedFd,
     args: Args,
 }
@@ -80,8 +83,9 @@ impl Tool for FindFiles {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
         let opened = spot.open_directory(cx)?;
-        let touches = vec![Touch { verb: Verb::List, place: spot.place(opened.resolved) }];
-        Ok(Plan { touches, work: Work { spot, directory: opened.fd, args } })
+        let place = spot.place(opened.resolved);
+        let touches = vec![Touch { verb: Verb::List, place: place.clone() }];
+        Ok(Plan { touches, work: Work { spot, place, directory: opened.fd, args } })
     }
 
     fn preview(&self, work: &Work) -> Preview {
@@ -90,11 +94,12 @@ impl Tool for FindFiles {
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, directory, args } = work;
+        let Work { spot, place, directory, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0 };
         let mut left = cx.limits.list_bytes;
+        let of_whole = cx.judge(&Touch { verb: Verb::List, place: place.clone() }).strictness();
         let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
         while let Some(step) = walk.next()? {
             let Step::Entry(entry) = step else { continue };
@@ -110,7 +115,8 @@ impl Tool for FindFiles {
                 left -= shown.len() as u64;
                 outcome.paths.push(shown);
             }
-            if is_directory && entry.name != b".git" {
+            let inside = || Touch { verb: Verb::List, place: place.below(&show(&path)) };
+            if is_directory && entry.name != b".git" && cx.judge(&inside()).strictness() <= of_whole {
                 // What may not be entered is passed over: there is nothing in it that could be named.
                 let _ = walk.descend(&entry)?;
             }

@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use ringfence_kernel::{
+    Context, Face, NameTaken, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +110,7 @@ impl From<CrewagentArgs> for Args {
 
 struct Work {
     spot: Spot,
+    place: Place,
     directory: OwnedFd,
     depth: Depth,
     hidden: Hidden,
@@ -195,7 +198,7 @@ impl Tool for ListDirectory {
         let spot = self.fence.locate_given(&path, cx)?;
         let opened = spot.open_directory(cx)?;
         let place = spot.place(opened.resolved);
-        let work = Work { spot, directory: opened.fd, depth, hidden, links };
+        let work = Work { spot, place: place.clone(), directory: opened.fd, depth, hidden, links };
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
     }
 
@@ -243,10 +246,11 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
 
 /// A whole tree: past the limit, entries are only counted.
 fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, hidden, .. } = work;
+    let Work { spot, directory, place, hidden, .. } = work;
     let mut outcome =
         Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
+    let of_whole = cx.judge(&Touch { verb: Verb::List, place: place.clone() }).strictness();
     let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
     while let Some(step) = walk.next()? {
         let Step::Entry(entry) = step else { continue };
@@ -264,8 +268,12 @@ fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
                 None => outcome.total -= 1,
             }
         }
-        if walk.is_directory(&entry)? && walk.descend(&entry)?.is_err() {
-            outcome.unreadable += 1;
+        if walk.is_directory(&entry)? {
+            let inside = Touch { verb: Verb::List, place: place.below(&show(&walk.path_of(&entry.name))) };
+            let kept_out = cx.judge(&inside).strictness() > of_whole;
+            if kept_out || walk.descend(&entry)?.is_err() {
+                outcome.unreadable += 1;
+            }
         }
     }
     Ok(outcome)

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{Context, ErrorKind, Place, Sensitivity, ToolError, Touch, Verb, sensitivity};
+use ringfence_kernel::{
+    Assurance, Context, Decision, ErrorKind, Place, Sensitivity, ToolError, Touch, Verb, sensitivity,
+};
 use rustix::fs::{Access, AtFlags, accessat, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -26,14 +28,49 @@ pub(super) struct Manifest {
     pub(super) names: Vec<String>,
     /// A directory that has entries and lets none of them go; empty for the directory itself.
     pub(super) locked: Option<String>,
-    /// Paths with a name that the policy wants to know about, some of every kind.
+    /// Paths that the policy wants to know about, some of every kind.
     pub(super) sensitive: Vec<String>,
     /// Another one means that something was added, removed or changed.
     pub(super) digest: Digest,
 }
 
-/// What the names of an entry say about it: the one that it has, and the one that it is to have.
-pub(super) type Class = (Sensitivity, Sensitivity);
+/// Why the policy wants to know about an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Class {
+    /// What its names say about it: the one that it has, and the one that it is to have.
+    names: [Sensitivity; 2],
+    /// What the policy says to it, where that is more than it says to the whole.
+    stricter: Option<(Decision, Assurance)>,
+}
+
+/// A directory to which something is done, with all that is in it.
+#[derive(Debug)]
+pub(super) struct Whole {
+    touch: Touch,
+    /// What the policy says to the directory itself.
+    said: (Decision, Assurance),
+}
+
+impl Whole {
+    pub(super) fn new(verb: Verb, place: &Place, cx: &Context<'_>) -> Self {
+        let touch = Touch { verb, place: place.clone() };
+        let said = cx.judge(&touch).strictness();
+        Self { touch, said }
+    }
+}
+
+impl Class {
+    /// What is to be known about `path` below each of these.
+    pub(super) fn of(wholes: &[Whole], path: &str, cx: &Context<'_>) -> Self {
+        let mut class = Self::default();
+        for (Whole { touch: Touch { verb, place }, said: of_whole }, name) in wholes.iter().zip(&mut class.names) {
+            *name = sensitive_below(place, path);
+            let said = cx.judge(&Touch { verb: *verb, place: place.below(path) }).strictness();
+            class.stricter = class.stricter.max(Some(said).filter(|said| said > of_whole));
+        }
+        class
+    }
+}
 
 /// Looks at everything below `start`. Something mounted in there is an error: it can neither go nor move along.
 pub(super) fn survey(
@@ -118,23 +155,14 @@ fn is_closed(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool, Errn
 
 /// The touches for sensitive entries below `place`.
 pub(super) fn touches_below(place: &Place, paths: &[String], verb: Verb) -> Vec<Touch> {
-    let touch = |path: &String| Touch {
-        verb,
-        place: Place {
-            mount: place.mount.clone(),
-            given: format!("{}/{path}", place.given),
-            resolved: place.resolved.as_ref().map(|resolved| format!("{resolved}/{path}")),
-            shown: format!("{}/{path}", place.shown),
-        },
-    };
-    paths.iter().map(touch).collect()
+    paths.iter().map(|path| Touch { verb, place: place.below(path) }).collect()
 }
 
 /// What the policy wants to know about the name of an entry below `place`.
 ///
 /// Only its last names are looked at: the directories above it were entries themselves, and in a deep tree the
 /// whole path of every entry would be a great deal to look at.
-pub(super) fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
+fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
     let mut found = Sensitivity::default();
     for directory in place.names() {
         let here = sensitivity(last_names(&format!("{directory}/{path}")));

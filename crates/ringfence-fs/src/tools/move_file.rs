@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Class, Manifest, sensitive_below, survey, touches_below};
+use super::manifest::{Class, Manifest, Whole, survey, touches_below};
 use crate::Fence;
 use crate::again::{fsync, renameat_with};
 use crate::fault::{fault, unsynced, wrong_type};
@@ -96,7 +96,8 @@ impl Tool for MoveFile {
             || from.mount.lookup(&source.path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient);
         if seen.kind == Kind::Directory || (seen.kind == Kind::Link && leads_to_directory().is_ok()) {
             let directory = open_tree(&from, &seen)?;
-            let classify = |path: &str| (sensitive_below(&away, path), sensitive_below(&there, path));
+            let wholes = [Whole::new(Verb::MoveAway, &away, cx), Whole::new(Verb::Create, &there, cx)];
+            let classify = |path: &str| Class::of(&wholes, path, cx);
             let found = survey(&from.mount, directory, &from.shown, classify, cx)?;
             touches.extend(touches_below(&away, &found.sensitive, Verb::MoveAway));
             touches.extend(touches_below(&there, &found.sensitive, Verb::Create));

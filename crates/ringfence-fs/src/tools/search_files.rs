@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Pace, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
 use rustix::fs::OFlags;
 use schemars::JsonSchema;
@@ -165,11 +165,7 @@ struct Work {
 
 enum Target {
     File(OwnedFd),
-    Tree {
-        start: OwnedFd,
-        /// Where it really is, below the root of the mount.
-        real: String,
-    },
+    Tree { start: OwnedFd, place: Place },
 }
 
 /// What a search returns.
@@ -207,6 +203,9 @@ struct Stats {
     /// Files that may hold secrets: they are searched only when named by themselves.
     #[serde(skip_serializing_if = "super::is_zero")]
     skipped_secret: u64,
+    /// Files that a rule keeps from being searched.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    skipped_denied: u64,
 }
 
 /// What a search returns in the crewagent dialect.
@@ -240,8 +239,8 @@ impl Tool for SearchFiles {
         let spot = self.fence.locate_given(&args.path, cx)?;
         let (target, place) = match spot.open_directory(cx) {
             Ok(opened) => {
-                let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
-                (Target::Tree { start: opened.fd, real }, spot.place(opened.resolved))
+                let place = spot.place(opened.resolved);
+                (Target::Tree { start: opened.fd, place: place.clone() }, place)
             }
             Err(error) if error.kind == ErrorKind::WrongType => {
                 let opened = spot.open_content(cx)?;
@@ -270,9 +269,9 @@ impl Tool for SearchFiles {
         };
         let found = match target {
             Target::File(file) => search_file(&query, file, cx)?,
-            Target::Tree { start, real } => {
-                let rules = rules_above(&spot, &real, cx);
-                search_tree(&query, &spot.mount, start, rules, Start { shown: &spot.shown, real: &real }, cx)?
+            Target::Tree { start, place } => {
+                let rules = rules_above(&spot, place.resolved.as_deref().unwrap_or(&place.given), cx);
+                search_tree(&query, &spot.mount, start, rules, Start { shown: &spot.shown, place: &place }, cx)?
             }
         };
         Ok(Outcome::new(found, &spot, cx.limits.search_bytes))
@@ -308,6 +307,7 @@ impl Outcome {
             skipped_binary: skipped.binary,
             skipped_unreadable: skipped.unreadable,
             skipped_secret: skipped.secret,
+            skipped_denied: skipped.denied,
         };
         Self { matches, truncated, stats }
     }

@@ -73,7 +73,7 @@ async fn a_plan_that_takes_too_long_is_given_up() {
 async fn a_tool_asks_about_what_it_comes_upon() {
     let script = Script::plan(|args, cx| {
         let [touch] = &args.touches()[..] else { panic!("one touch") };
-        let said = cx.judge(touch);
+        let said = cx.judge(touch).decision;
         Err(ToolError::new(ErrorKind::Io, said.name()))
     });
     let road = Setup::of(script).road();

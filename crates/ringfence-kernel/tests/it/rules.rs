@@ -237,7 +237,8 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(!about(json!({"decision": "deny", "secret": true}), write("a")));
     assert!(about(json!({"decision": "deny", "protected": true, "secret": false}), write(".git/x")));
     let groups = [
-        ("look", [true, true, false, false, false, false, false]),
+        // What moves can be read under its new name.
+        ("look", [true, true, false, false, true, false, false]),
         ("change", [false, false, true, true, true, true, false]),
     ];
     for (word, expected) in groups {
@@ -247,8 +248,13 @@ fn a_rule_is_about_what_its_keys_say() {
     for verb in Verb::ALL {
         let is =
             Verb::ALL.map(|other| about(json!({"decision": "deny", "effect": verb.as_str()}), touch(other, "a:1")));
-        assert_eq!(is, Verb::ALL.map(|other| other == verb), "{verb:?}");
+        let reads = |other: Verb| verb == Verb::Read && other == Verb::MoveAway;
+        assert_eq!(is, Verb::ALL.map(|other| other == verb || reads(other)), "{verb:?}");
     }
+    let allowed = user([json!({"decision": "ask"})])
+        .with(Layer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
+    let is = Verb::ALL.map(|verb| decide(&allowed, verb, "a:1") == Allow);
+    assert_eq!(is, [true, true, false, false, false, false, false]);
 }
 
 #[test]

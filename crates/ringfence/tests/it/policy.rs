@@ -550,3 +550,76 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "preset", decision = "allow", effect = ["look", "change"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
 }
+
+/// A tree with something in it that a rule is about.
+fn tree() -> Site {
+    let site = Site::new();
+    for path in ["a/open.txt", "a/private/keys.txt", "a/private/deep/more.txt", "b/private/other.txt"] {
+        site.write(path, "needle\n");
+    }
+    site
+}
+
+#[test]
+fn a_search_or_a_listing_of_a_directory_is_no_way_around_a_rule() {
+    let found = |rules: &str, tool: &str, arguments: Value, list: &str, field: &str| {
+        let said = call(&tree(), rules, tool, &arguments);
+        let value = said.value();
+        let entries = value[list].as_array().unwrap().iter();
+        let name = |entry: &Value| entry.as_str().or(entry[field].as_str()).unwrap().to_owned();
+        (entries.map(name).collect::<Vec<_>>().join(" "), value)
+    };
+    for decision in ["ask", "deny"] {
+        let rule = format!("rules = [{{ decision = \"{decision}\", path = \"a/private/**\" }}]");
+        let search = |path: &str| json!({"path": path, "pattern": "needle"});
+        let (paths, value) = found(&rule, "search_files", search("."), "matches", "path");
+        assert_eq!(paths, "a/open.txt b/private/other.txt");
+        assert_eq!(value["stats"]["skippedDenied"], 2);
+        assert_eq!(found(&rule, "search_files", search("a"), "matches", "path").0, "a/open.txt");
+        let list = json!({"path": ".", "recursive": true});
+        let (names, value) = found(&rule, "list_directory", list, "entries", "name");
+        assert!(names.contains("a/private") && !names.contains("a/private/"), "{names}");
+        assert!(names.contains("b/private/other.txt"), "{names}");
+        assert_eq!(value["unreadable"], 1);
+        let find = json!({"path": ".", "glob": "*.txt"});
+        assert_eq!(found(&rule, "find_files", find, "paths", "").0, "a/open.txt b/private/other.txt");
+    }
+    let all = "rules = [{ decision = \"deny\", effect = \"read\", path = \"*.txt\" }]";
+    let (paths, value) = found(all, "search_files", json!({"path": ".", "pattern": "needle"}), "matches", "path");
+    assert_eq!((paths.as_str(), &value["stats"]["skippedDenied"]), ("", &json!(4)));
+}
+
+#[test]
+fn a_directory_does_not_go_or_move_with_something_in_it_that_a_rule_is_about() {
+    let delete = |path: &str| ("delete_file", json!({"path": path, "recursive": true}));
+    let moved = |from: &str| ("move_file", json!({"from": from, "to": "c"}));
+    let with = |effect: &str, decision: &str| {
+        format!(
+            "preset = \"edits\"\nrules = [{{ decision = \"{decision}\", effect = \"{effect}\", path = \"keys.txt\" }}]"
+        )
+    };
+    for (rules, (tool, arguments), expected) in [
+        (with("delete", "deny"), delete("a"), "PERMISSION_DENIED"),
+        (with("delete", "ask"), delete("a"), "APPROVAL_DENIED"),
+        (with("delete", "deny"), delete("b"), "ok"),
+        (with("delete", "deny"), moved("a"), "ok"),
+        (with("move", "deny"), moved("a"), "PERMISSION_DENIED"),
+        (with("create", "deny"), moved("a"), "PERMISSION_DENIED"),
+        // Under its new name, it could be read.
+        (with("read", "deny"), moved("a"), "PERMISSION_DENIED"),
+        (with("read", "deny"), moved("b"), "ok"),
+    ] {
+        let site = tree();
+        let before = site.tree();
+        assert_eq!(outcome(&call(&site, &rules, tool, &arguments)), expected, "{rules} {tool} {arguments}");
+        assert_eq!(site.tree() == before, expected != "ok");
+    }
+    // Who may delete a directory and all that is in it is not asked about each file.
+    let allow = "rules = [{ decision = \"allow\", path = [\"a\", \"a/**\"] }]";
+    assert_eq!(outcome(&call(&tree(), allow, "delete_file", &json!({"path": "a", "recursive": true}))), "ok");
+    let only = "rules = [{ decision = \"allow\", path = \"a\" }]";
+    assert_eq!(
+        outcome(&call(&tree(), only, "delete_file", &json!({"path": "a", "recursive": true}))),
+        "APPROVAL_DENIED"
+    );
+}
