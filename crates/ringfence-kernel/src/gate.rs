@@ -172,3 +172,37 @@ impl Approver for Nobody {
         Box::pin(std::future::ready(Answered::no(reason)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ApprovalRequest, Approver, Assurance, Layer, Nobody};
+
+    async fn said(layer: Layer, rule: &str) -> String {
+        let nobody = Nobody { advice: "try another preset".to_owned() };
+        let request = ApprovalRequest {
+            id: "a".to_owned(),
+            step_id: "1".to_owned(),
+            session: "s".to_owned(),
+            tool: "t".to_owned(),
+            args: serde_json::Value::Null,
+            reason: String::new(),
+            rule: rule.to_owned(),
+            layer,
+            assurance: Assurance::Relayed,
+            preview: String::new(),
+            fingerprint: String::new(),
+        };
+        let answered = nobody.ask(&request).await;
+        assert!(!answered.response.approved);
+        assert_eq!(answered.approval.assurance, Assurance::None);
+        answered.response.reason.unwrap()
+    }
+
+    #[tokio::test]
+    async fn nobody_advises_another_preset_only_where_it_would_help() {
+        assert!(said(Layer::Preset, "preset ask").await.ends_with("; try another preset"));
+        for (layer, rule) in [(Layer::Preset, "secret"), (Layer::Managed, "preset ask"), (Layer::User, "preset ask")] {
+            assert!(said(layer, rule).await.ends_with("; a person has to do this"), "{layer:?} {rule}");
+        }
+    }
+}

@@ -201,18 +201,15 @@ impl Preset {
 /// Names that deserve a second look, whatever the preset.
 fn sensitive_names() -> Vec<Rule> {
     let changes = Verb::ALL.into_iter().filter(|verb| verb.changes()).collect();
-    let person = Some(Assurance::Person);
     vec![
         Rule {
             effects: vec![Verb::Read, Verb::Overwrite, Verb::MoveAway, Verb::Delete],
             secret: Some(true),
-            assurance: person,
             ..Rule::ours("secret", Some("which may hold secrets"))
         },
         Rule {
             effects: changes,
             protected: Some(true),
-            assurance: person,
             ..Rule::ours("protected path", Some("a setting that other programs act on"))
         },
     ]
@@ -220,11 +217,7 @@ fn sensitive_names() -> Vec<Rule> {
 
 /// A host is reached without asking only where a rule allows it.
 fn other_hosts() -> Rule {
-    Rule {
-        effects: vec![Verb::Fetch],
-        assurance: Some(Assurance::Person),
-        ..Rule::ours("other host", Some("a host that no rule allows"))
-    }
+    Rule { effects: vec![Verb::Fetch], ..Rule::ours("other host", Some("a host that no rule allows")) }
 }
 
 impl Policy for Preset {
@@ -305,6 +298,14 @@ mod tests {
         let mixed = [touch(Verb::Read, "a", None), touch(Verb::Delete, "b", None), touch(Verb::Create, "c", None)];
         assert_eq!(decide(Preset::Ask, &mixed), Decision::Ask);
         assert_eq!(decide(Preset::ReadOnly, &mixed), Decision::Deny);
+    }
+
+    #[test]
+    fn a_preset_has_one_name() {
+        for preset in Preset::ALL {
+            assert_eq!(Preset::named(preset.name()), Some(preset));
+        }
+        assert_eq!(Preset::named("yolo"), None);
     }
 
     #[test]

@@ -161,7 +161,6 @@ pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdi
 fn third_bit() -> Vec<Rule> {
     let rule = |bits: [Bit; 2], because: &str| Rule {
         when: BitSet::from_iter(bits),
-        assurance: Some(Assurance::Person),
         ..Rule::ours("third bit", Some(because))
     };
     vec![

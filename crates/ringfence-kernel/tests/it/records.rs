@@ -1,5 +1,8 @@
 //! Every call leaves a trace, and none runs without one.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
 use ringfence_kernel::{
     ApprovalRequest, ApprovalResponse, ErrorKind, Fatal, Principal, Store, StoreLost, ToolError, Verb,
 };
@@ -14,6 +17,22 @@ async fn a_call_that_runs_is_recorded_before_and_after() {
     let reply = road.call(&json!({"path": "a"})).await;
     assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "a", "approved": false}}));
     assert_eq!(road.trace.lines(), ["begin change a", "end ok a"]);
+}
+
+#[tokio::test]
+async fn a_change_has_an_id_of_its_own() {
+    let ids: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let seen = Arc::clone(&ids);
+    let script = Script::run(move |_, ticket| {
+        seen.lock().unwrap().insert(ticket.change().to_owned());
+        ticket.commit()
+    });
+    let road = Setup::of(script).road();
+    for _ in 0..3 {
+        road.call(&json!({"path": "a"})).await;
+    }
+    let ids = ids.lock().unwrap();
+    assert!(ids.len() == 3 && ids.iter().all(|id| id.starts_with("c-")), "{ids:?}");
 }
 
 #[tokio::test]

@@ -541,12 +541,12 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: where nobody said otherwise
-          { name = "third bit", decision = "ask", effect = "fetch", when = ["read-secret", "saw-untrusted"], assurance = "person", because = "and this session has read a secret and seen content that strangers wrote" }
-          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, assurance = "person", because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
-          { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, assurance = "person", because = "which may hold secrets" }
-          { name = "protected path", decision = "ask", effect = "change", protected = true, assurance = "person", because = "a setting that other programs act on" }
+          { name = "third bit", decision = "ask", effect = "fetch", when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen content that strangers wrote" }
+          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
+          { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
+          { name = "protected path", decision = "ask", effect = "change", protected = true, because = "a setting that other programs act on" }
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
-          { name = "other host", decision = "ask", effect = "fetch", assurance = "person", because = "a host that no rule allows" }
+          { name = "other host", decision = "ask", effect = "fetch", because = "a host that no rule allows" }
           { name = "preset", decision = "allow", effect = ["look", "change"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
 }
