@@ -139,6 +139,11 @@ mod tests {
         assert!(!bits.has(Bit::ReadSecret));
         assert!(bits.raise_from(bits.now(), secret));
         assert!(bits.has(Bit::ReadSecret) && bits.has(Bit::HasEgress) && !bits.has(Bit::SawUntrusted));
+        // What is up already stays up.
+        let before = bits.now();
+        assert!(bits.raise_from(before, secret));
+        assert_eq!(bits.now(), before);
+        assert_eq!(before.with(Bit::ReadSecret), before);
     }
 
     #[test]

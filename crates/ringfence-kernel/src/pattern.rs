@@ -393,6 +393,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn the_pattern_of_a_path_means_that_path_and_no_other(path in "[a-c!@~*?{}\\[\\]\\\\]{1,6}(/[a-c*!]{1,3}){0,2}", other in "[a-c/]{1,8}") {
             let paths = Paths::parse(&[path_pattern(&path)]).unwrap();

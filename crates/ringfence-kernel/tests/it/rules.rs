@@ -668,6 +668,8 @@ fn any_setting(bits: &[&'static str]) -> impl Strategy<Value = Setting> + use<> 
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn one_more_rule_that_asks_or_denies_never_loosens(
         (preset, rules, touches, bits) in any_setting(&BITS),
