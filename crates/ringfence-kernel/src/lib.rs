@@ -29,6 +29,7 @@ mod signal;
 mod store;
 mod suggest;
 mod tool;
+mod visible;
 
 pub use bits::{Bit, BitSet, Bits};
 pub use dialect::{Dialect, Notes};
@@ -50,3 +51,4 @@ pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{Context, NET, Pace, Place, Plan, Preview, Tool, Touch, Verb};
+pub use visible::{visible, visible_line};

@@ -1,0 +1,152 @@
+//! Text as a person may look at it: what is shown cannot lie about its order or its contents.
+//!
+//! Whatever a terminal would obey, reorder or leave out is written as an escape, such as `\u{202e}`. Text without such
+//! characters comes out as it went in, but for lines that are too long to be read.
+//!
+//! Not here: what is worth showing. Each tool makes its own preview.
+
+use std::fmt::Write as _;
+
+use crate::sensitive::is_ignorable;
+
+/// Characters of a line that are shown. The end of a longer one is left out, and that is said.
+const LONGEST_LINE: usize = 2000;
+
+/// What is kept free of these for saying so.
+const ROOM: usize = 64;
+
+/// Text of several lines.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            shown.push('\n');
+        }
+        push_line(&mut shown, line, |c| c == '\t');
+    }
+    shown
+}
+
+/// Text that must stay one line, such as a name: a newline or a tab in it is an escape too.
+pub fn visible_line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    push_line(&mut shown, text, |_| false);
+    shown
+}
+
+fn push_line(shown: &mut String, line: &str, is_plain: impl Fn(char) -> bool) {
+    let (mut count, mut cut) = (0, shown.len());
+    for c in line.chars() {
+        let before = shown.len();
+        match c {
+            '\r' => shown.push('␍'),
+            c if is_misleading(c) && !is_plain(c) => {
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => shown.push(c),
+        }
+        // All but the return is one character or plain ASCII.
+        count += if c == '\r' || shown.len() - before == c.len_utf8() { 1 } else { shown.len() - before };
+        if count <= LONGEST_LINE - ROOM {
+            cut = shown.len();
+        }
+        if count > LONGEST_LINE {
+            shown.truncate(cut);
+            let _ = write!(shown, "… (cut: the line has {} characters)", line.chars().count());
+            return;
+        }
+    }
+}
+
+/// What is not seen as the character that it is: it steers a terminal, turns the direction of writing, takes no room,
+/// breaks a line where no newline is, or is no character at all.
+fn is_misleading(c: char) -> bool {
+    c.is_control()
+        || is_ignorable(c)
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{FFF9}'..='\u{FFFB}' | '\u{FDD0}'..='\u{FDEF}')
+        || u32::from(c) & 0xfffe == 0xfffe
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{LONGEST_LINE, is_misleading, visible, visible_line};
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(visible(text), expected, "{text:?}");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_or_hide_is_seen() {
+        check("a\x1b[2Kb", "a\\u{1b}[2Kb");
+        check("a\r\nb\rc", "a␍\nb␍c");
+        check("x\u{202e}txt.exe\u{2066}", "x\\u{202e}txt.exe\\u{2066}");
+        check("pass\u{200b}word\u{feff}", "pass\\u{200b}word\\u{feff}");
+        check("one\u{2028}line", "one\\u{2028}line");
+        check("\u{e0041}\u{fffe}\u{10ffff}\u{9b}\u{7f}\0", "\\u{e0041}\\u{fffe}\\u{10ffff}\\u{9b}\\u{7f}\\u{0}");
+    }
+
+    #[test]
+    fn text_in_any_script_stays_as_it_is() {
+        for text in ["", "a\tb\n\nc\n", "naïve ß 漢字 עברית العربية 👍", "\\u{202e} as somebody wrote it", "a␍b"]
+        {
+            check(text, text);
+        }
+    }
+
+    #[test]
+    fn a_name_stays_one_line() {
+        assert_eq!(visible_line("a\nallowed: yes\t"), "a\\u{a}allowed: yes\\u{9}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_says_how_long_it_is() {
+        let line = "é".repeat(LONGEST_LINE);
+        check(&line, &line);
+        let shown = visible(&format!("a\n{line}é\nb"));
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!((lines[0], lines[2]), ("a", "b"));
+        assert!(lines[1].ends_with("é… (cut: the line has 2001 characters)"), "{}", lines[1]);
+        assert!(lines[1].chars().count() <= LONGEST_LINE);
+        // An escape is shown whole or not at all.
+        let escapes = visible(&"\u{202e}".repeat(1000));
+        assert!(escapes.contains("\\u{202e}… (cut: the line has 1000 characters)"), "{escapes}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_misleading_is_left(text in any_text()) {
+            let shown = visible(&text);
+            prop_assert!(!shown.chars().any(|c| is_misleading(c) && !matches!(c, '\n' | '\t')), "{shown:?}");
+            prop_assert!(shown.lines().all(|line| line.chars().count() <= LONGEST_LINE));
+            prop_assert!(!visible_line(&text).chars().any(is_misleading));
+        }
+
+        #[test]
+        fn looking_twice_shows_the_same(text in any_text()) {
+            let shown = visible(&text);
+            prop_assert_eq!(visible(&shown), shown.clone());
+            prop_assert_eq!(shown.matches('\n').count(), text.matches('\n').count());
+        }
+
+        #[test]
+        fn what_misleads_nobody_is_unchanged(text in any_text()) {
+            let plain: String = text.chars().filter(|c| !is_misleading(*c) || matches!(c, '\n' | '\t')).collect();
+            prop_assume!(plain.lines().all(|line| line.chars().count() <= LONGEST_LINE));
+            prop_assert_eq!(visible(&plain), plain);
+        }
+    }
+
+    /// Many characters of the kinds that matter, and now and then a long line.
+    fn any_text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            any::<char>().prop_map(String::from),
+            "[\\x00-\\x9f\\u{2000}-\\u{206f}\\u{fdd0}-\\u{fdef}\\u{e0000}-\\u{e007f}]",
+            "[a-z\\n\\t\\r ]{0,20}",
+            (0usize..3000).prop_map(|count| "x".repeat(count)),
+        ];
+        prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+}
