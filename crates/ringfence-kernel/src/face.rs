@@ -93,7 +93,7 @@ pub(crate) trait Offer: Send + Sync {
 
 /// A plan with the types gone: what the road carries from the policy to the run.
 pub(crate) trait Planned: Send {
-    fn preview(&self) -> Preview;
+    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError>;
 }
 
@@ -129,8 +129,8 @@ impl<T: Tool> Offer for Bound<T> {
 }
 
 impl<T: Tool> Planned for BoundPlan<T> {
-    fn preview(&self) -> Preview {
-        self.tool.preview(&self.work)
+    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        self.tool.preview(&mut self.work, cx)
     }
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError> {

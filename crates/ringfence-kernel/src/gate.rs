@@ -65,9 +65,26 @@ pub struct ApprovalRequest {
     pub layer: Layer,
     /// What an answer must at least be.
     pub assurance: Assurance,
+    /// What would happen, as text.
     pub preview: String,
+    /// The same in one line.
+    pub summary: String,
+    /// The preview shows what is or shall be in a secret.
+    pub secret: bool,
     /// What the preview showed; another one is another request.
     pub fingerprint: String,
+}
+
+impl ApprovalRequest {
+    /// The request for a channel that others hear: of a secret only the line that says what would happen. The arguments
+    /// can have its contents in them too.
+    #[must_use]
+    pub fn relayed(&self) -> Self {
+        if !self.secret {
+            return self.clone();
+        }
+        Self { preview: self.summary.clone(), args: Value::Null, secret: false, ..self.clone() }
+    }
 }
 
 /// What they said.
@@ -190,6 +207,8 @@ mod tests {
             layer,
             assurance: Assurance::Relayed,
             preview: String::new(),
+            summary: String::new(),
+            secret: false,
             fingerprint: String::new(),
         };
         let answered = nobody.ask(&request).await;

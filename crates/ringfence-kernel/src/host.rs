@@ -141,7 +141,8 @@ impl Host {
                 }
                 Answer::Changed(arguments, approval) => {
                     let Asked { touches, bits, preview, .. } = asked;
-                    let covered = Covered { touches, bits, fingerprint: preview.fingerprint, approval };
+                    let fingerprint = preview.fingerprint().to_owned();
+                    let covered = Covered { touches, bits, fingerprint, approval };
                     trip = Arc::new(trip.changed(arguments, covered));
                 }
                 Answer::No(error) => return trip.refuse(&asked.touches, &error),
@@ -232,8 +233,10 @@ impl Host {
             rule: verdict.rule.to_string(),
             layer: verdict.layer,
             assurance: verdict.assurance,
-            preview: preview.text.clone(),
-            fingerprint: preview.fingerprint.clone(),
+            preview: preview.text(),
+            summary: preview.summary().to_owned(),
+            secret: preview.is_secret(),
+            fingerprint: preview.fingerprint().to_owned(),
         };
         self.parts.store.open_request(&request)?;
         let pending = Pending { store: self.parts.store.as_ref(), id: Some(&request.id) };
@@ -343,6 +346,16 @@ struct Covered {
     approval: Approval,
 }
 
+impl Covered {
+    /// Fails where the same target is no longer what a person saw when they said yes.
+    fn check_unmoved(&self, touches: &[Touch], planned: &mut dyn Planned, cx: &Context<'_>) -> Result<(), ToolError> {
+        if self.touches == touches && planned.preview(cx)?.fingerprint() != self.fingerprint {
+            return Err(moved());
+        }
+        Ok(())
+    }
+}
+
 impl Trip {
     /// The same call with the arguments that a person put in.
     fn changed(&self, arguments: String, covered: Covered) -> Self {
@@ -383,7 +396,7 @@ impl Trip {
 
     /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
     fn travel(&self, offer: &dyn Offer, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
-        let (touches, planned) = match offer.plan(&self.call.arguments, cx) {
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
             Ok(plan) => plan,
             Err(_) if cx.stalled() => return Ok(None),
             Err(error) => return self.settle(&[], &error, cx),
@@ -396,17 +409,19 @@ impl Trip {
         });
         match (verdict.decision, covered) {
             (Decision::Allow, _) => self.run(planned, &touches, Permission { verdict: &verdict, approval: None }, cx),
-            (Decision::Ask, Some(covered)) => {
-                if covered.touches == touches && covered.fingerprint != planned.preview().fingerprint {
-                    return self.settle(&touches, &moved(), cx);
+            (Decision::Ask, Some(covered)) => match covered.check_unmoved(&touches, planned.as_mut(), cx) {
+                Ok(()) => {
+                    let approval = Some(&covered.approval);
+                    self.run(planned, &touches, Permission { verdict: &verdict, approval }, cx)
                 }
-                let approval = Some(&covered.approval);
-                self.run(planned, &touches, Permission { verdict: &verdict, approval }, cx)
-            }
-            (Decision::Ask, None) => {
-                let preview = planned.preview();
-                Ok(Some(Leg::Asked(Asked { planned, touches, verdict, bits, preview })))
-            }
+                Err(_) if cx.stalled() => Ok(None),
+                Err(error) => self.settle(&touches, &error, cx),
+            },
+            (Decision::Ask, None) => match planned.preview(cx) {
+                Ok(preview) => Ok(Some(Leg::Asked(Asked { planned, touches, verdict, bits, preview }))),
+                Err(_) if cx.stalled() => Ok(None),
+                Err(error) => self.settle(&touches, &error, cx),
+            },
             (Decision::Deny, _) => self.settle(&touches, &denial(&verdict), cx),
         }
     }

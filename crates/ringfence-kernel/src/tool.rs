@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::{Bit, ErrorKind, Limits, Signal, Ticket, ToolError, Verdict};
+use crate::{Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
 pub trait Tool: Send + Sync + 'static {
@@ -25,8 +25,9 @@ pub trait Tool: Send + Sync + 'static {
     /// Finds out what the call would do. Reads only, and within the limits.
     fn plan(&self, args: Self::Args, cx: &Context<'_>) -> Result<Plan<Self::Work>, ToolError>;
 
-    /// What a person is shown before it happens.
-    fn preview(&self, work: &Self::Work) -> Preview;
+    /// What a person is shown before it happens. Reads only; what it showed is kept in `work`, so that `run` can tell
+    /// whether it is still there.
+    fn preview(&self, work: &mut Self::Work, cx: &Context<'_>) -> Result<Preview, ToolError>;
 
     /// Does what was planned.
     fn run(&self, work: Self::Work, ticket: &Ticket<'_>) -> Result<Self::Outcome, ToolError>;
@@ -120,14 +121,6 @@ impl Place {
             shown: join(&self.shown),
         }
     }
-}
-
-/// What a person is shown of a plan, and what binds their answer to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preview {
-    pub text: String,
-    /// Changes when what the preview shows is no longer what would happen.
-    pub fingerprint: String,
 }
 
 /// Whether work may wait for a device.

@@ -107,9 +107,9 @@ impl Tool for AppendFile {
         Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes() } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("add {} bytes to the end of `{}`", work.content.len(), work.slot.shown);
-        Preview { fingerprint: format!("{:?}", work.seen), text }
+        Ok(Preview::new(&text, format!("{:?}", work.seen)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -339,19 +339,18 @@ impl Tool for ApplyPatch {
         }
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let of = |targets: &[Target]| targets.iter().map(|target| format!("{:?}", target.seen)).collect::<String>();
         match work {
             Work::Update(updating) => {
                 let Updating { target, update, .. } = &**updating;
-                Preview {
-                    text: format!("update the front matter of `{}`: {update:?}", target.slot.shown),
-                    fingerprint: of(std::slice::from_ref(target)),
-                }
+                let text = format!("update the front matter of `{}`: {update:?}", target.slot.shown);
+                Ok(Preview::new(&text, of(std::slice::from_ref(target))))
             }
             Work::Diff { targets, text, .. } => {
                 let names: Vec<String> = targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
-                Preview { text: format!("patch {}:\n{text}", names.join(", ")), fingerprint: of(targets) }
+                let summary = format!("patch {}", names.join(", "));
+                Ok(Preview::new(&summary, of(targets)).with(ringfence_kernel::Body::Diff(text.clone())))
             }
         }
     }

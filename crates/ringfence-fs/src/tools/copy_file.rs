@@ -69,9 +69,9 @@ impl Tool for CopyFile {
         Ok(Plan { touches, work: Work { from, from_shown: source.shown, to, target } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("copy `{}` ({} bytes) to `{}`", work.from_shown, work.from.stamp.size, work.to.shown);
-        Preview { fingerprint: format!("{:?} {:?}", work.from.stamp, work.target), text }
+        Ok(Preview::new(&text, format!("{:?} {:?}", work.from.stamp, work.target)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {

@@ -79,12 +79,12 @@ impl Tool for CreateDirectory {
         })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let (text, fingerprint) = match work {
             Work::Exists { shown } => (format!("the directory `{shown}` exists already"), "exists"),
             Work::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
         };
-        Preview { text, fingerprint: fingerprint.to_owned() }
+        Ok(Preview::new(&text, fingerprint))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -98,22 +98,15 @@ impl Tool for DeleteFile {
         Ok(Plan { touches, work: Work { slot, seen, manifest } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, manifest } = work;
-        match manifest {
-            None => Preview {
-                text: format!("delete `{}` ({} bytes)", slot.shown, seen.size),
-                fingerprint: format!("{seen:?}"),
-            },
-            Some(Manifest { entries, bytes, names, digest, .. }) => {
-                let text = format!(
-                    "delete the directory `{}` with {entries} entries ({bytes} bytes):\n{}",
-                    slot.shown,
-                    names.join("\n")
-                );
-                Preview { text, fingerprint: digest.to_hex() }
-            }
-        }
+        let Some(manifest) = manifest else {
+            let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
+            return Ok(Preview::new(&text, format!("{seen:?}")));
+        };
+        let Manifest { entries, bytes, digest, .. } = manifest;
+        let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", slot.shown);
+        Ok(Preview::new(&text, digest.to_hex()).with(manifest.to_body()))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
@@ -145,7 +138,8 @@ impl Tool for DeleteFile {
             held.settle();
         }
         synced?;
-        let below = manifest.iter().flat_map(|manifest| &manifest.names).map(|name| format!("{}/{name}", slot.shown));
+        let below =
+            manifest.iter().flat_map(|manifest| &manifest.listed).map(|entry| format!("{}/{}", slot.shown, entry.path));
         let deleted: Vec<String> = std::iter::once(slot.shown.clone()).chain(below).collect();
         let most = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
         let count = 1 + manifest.as_ref().map_or(0, |manifest| manifest.entries);

@@ -194,10 +194,10 @@ impl Tool for EditFile {
         Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, edits, .. } = work;
         let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
-        Preview { fingerprint: format!("{seen:?}"), text }
+        Ok(Preview::new(&text, format!("{seen:?}")))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

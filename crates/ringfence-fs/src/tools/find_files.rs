@@ -88,9 +88,9 @@ impl Tool for FindFiles {
         Ok(Plan { touches, work: Work { spot, place, directory: opened.fd, args } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("find `{}` in `{}`", work.args.pattern, work.spot.shown);
-        Preview { text, fingerprint: String::new() }
+        Ok(Preview::new(&text, ""))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -97,8 +97,8 @@ impl Tool for GetFileInfo {
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work { spot, parent, stamp, secret } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
-        Preview { text: format!("describe `{}`", work.spot.shown), fingerprint: format!("{:?}", work.stamp) }
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new(&format!("describe `{}`", work.spot.shown), format!("{:?}", work.stamp)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -202,8 +202,8 @@ impl Tool for ListDirectory {
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
-        Preview { text: format!("list `{}`", work.spot.shown), fingerprint: String::new() }
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new(&format!("list `{}`", work.spot.shown), ""))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

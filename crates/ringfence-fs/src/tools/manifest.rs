@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{
-    Assurance, Context, Decision, ErrorKind, Place, Sensitivity, ToolError, Touch, Verb, sensitivity,
+    Assurance, Body, Context, Decision, Entry, ErrorKind, List, Place, Sensitivity, ToolError, Touch, Verb, sensitivity,
 };
 use rustix::fs::{Access, AtFlags, accessat, statat};
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::mount::Mount;
 use crate::name::show;
+use crate::stamp::Kind;
 use crate::walk::{Ours, Step, Walk};
 
 /// One sensitive entry of a kind is enough to be asked; naming more than these of each helps nobody.
@@ -24,14 +25,22 @@ const MOST_SENSITIVE: usize = 100;
 pub(super) struct Manifest {
     pub(super) entries: u64,
     pub(super) bytes: u64,
-    /// The first paths, from the directory, as many as a reply lists.
-    pub(super) names: Vec<String>,
+    /// The first entries, by their paths from the directory, as many as a reply lists.
+    pub(super) listed: Vec<Entry>,
     /// A directory that has entries and lets none of them go; empty for the directory itself.
     pub(super) locked: Option<String>,
     /// Paths that the policy wants to know about, some of every kind.
     pub(super) sensitive: Vec<String>,
     /// Another one means that something was added, removed or changed.
     pub(super) digest: Digest,
+}
+
+impl Manifest {
+    /// For the person who is asked.
+    pub(super) fn to_body(&self) -> Body {
+        let more = self.entries.saturating_sub(self.listed.len() as u64);
+        Body::List(List { entries: self.listed.clone(), more })
+    }
 }
 
 /// Why the policy wants to know about an entry.
@@ -83,7 +92,7 @@ pub(super) fn survey(
     let mut manifest = Manifest {
         entries: 0,
         bytes: 0,
-        names: Vec::new(),
+        listed: Vec::new(),
         locked: None,
         sensitive: Vec::new(),
         digest: Digest::of(b""),
@@ -113,7 +122,9 @@ pub(super) fn survey(
         }
         let path = show(&path);
         manifest.entries += 1;
-        manifest.bytes = manifest.bytes.saturating_add(stamp.size);
+        // What a directory says its own size is depends on the file system and helps nobody.
+        let size = if stamp.kind == Kind::Directory { 0 } else { stamp.size };
+        manifest.bytes = manifest.bytes.saturating_add(size);
         let class = classify(&path);
         if class != Class::default() {
             let seen = kinds.entry(class).or_default();
@@ -122,9 +133,9 @@ pub(super) fn survey(
                 manifest.sensitive.push(path.clone());
             }
         }
-        if (manifest.names.len() as u64) < cx.limits.delete_names && path.len() as u64 <= left {
+        if (manifest.listed.len() as u64) < cx.limits.delete_names && path.len() as u64 <= left {
             left -= path.len() as u64;
-            manifest.names.push(path);
+            manifest.listed.push(Entry { path, size, kind: stamp.kind.name() });
         }
         if walk.is_directory(&entry)? {
             closed.push(is_closed(walk.directory()?, entry.name.as_slice()).map_err(|errno| fault(errno, shown))?);

@@ -106,17 +106,18 @@ impl Tool for MoveFile {
         Ok(Plan { touches, work: Work { from, to, seen, target, manifest } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { from, to, seen, target, manifest } = work;
         let mut text = format!("move `{}` to `{}`", from.shown, to.shown);
         if let Some(target) = target {
             text.push_str(&format!(", replacing the file of {} bytes there", target.size));
         }
-        if let Some(Manifest { entries, names, .. }) = manifest {
-            text.push_str(&format!(", with {entries} entries:\n{}", names.join("\n")));
+        if let Some(Manifest { entries, bytes, .. }) = manifest {
+            text.push_str(&format!(", with {entries} entries ({bytes} bytes)"));
         }
         let digest = manifest.as_ref().map(|manifest| manifest.digest.to_hex());
-        Preview { fingerprint: format!("{seen:?} {target:?} {digest:?}"), text }
+        let preview = Preview::new(&text, format!("{seen:?} {target:?} {digest:?}"));
+        Ok(preview.with(manifest.as_ref().map(Manifest::to_body).unwrap_or_default()))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -196,9 +196,9 @@ impl Tool for ReadFile {
         Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, file, args } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("read `{}` ({} bytes)", work.spot.shown, work.file.stamp.size);
-        Preview { fingerprint: format!("{:?}", work.file.stamp), text }
+        Ok(Preview::new(&text, format!("{:?}", work.file.stamp)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -251,9 +251,9 @@ impl Tool for SearchFiles {
         Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, target, args } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("search `{}` in `{}`", work.args.pattern, work.spot.shown);
-        Preview { text, fingerprint: String::new() }
+        Ok(Preview::new(&text, ""))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -149,13 +149,13 @@ impl Tool for WriteFile {
         Ok(Plan { touches, work: Work { slot, seen, content, if_match } })
     }
 
-    fn preview(&self, work: &Work) -> Preview {
+    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, content, .. } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
         };
-        Preview { fingerprint: format!("{seen:?}"), text }
+        Ok(Preview::new(&text, format!("{seen:?}")))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {

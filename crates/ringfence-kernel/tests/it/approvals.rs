@@ -33,9 +33,21 @@ async fn the_request_shows_the_call_and_the_refusal_says_why() {
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
     let request = road.somebody.asked.lock().unwrap()[0].clone();
     assert_eq!((request.step_id.as_str(), request.session.as_str(), request.tool.as_str()), ("1", "test", "act"));
-    assert_eq!((request.args, request.preview.as_str()), (json!({"path": "ask"}), "act on `ask`"));
+    assert_eq!((request.args, request.preview.as_str()), (json!({"path": "ask"}), "act on `ask`\nall of ask"));
     assert_eq!((request.reason.as_str(), request.fingerprint.as_str()), ("the name says so", "ask"));
     assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_channel_that_others_hear_gets_a_secret_in_one_line() {
+    let road = Setup::answering([no(), no()]).road();
+    road.call(&json!({"path": "ask"})).await;
+    road.call(&json!({"path": "ask/secret"})).await;
+    let asked = road.somebody.asked.lock().unwrap().clone();
+    let relayed: Vec<_> = asked.iter().map(|request| request.relayed()).collect();
+    assert_eq!((relayed[0].preview.as_str(), &relayed[0].args), ("act on `ask`\nall of ask", &asked[0].args));
+    assert_eq!((relayed[1].preview.as_str(), &relayed[1].args), ("act on `ask/secret`", &json!(null)));
+    assert!(asked[1].secret && asked[1].preview.contains("all of ask/secret"));
 }
 
 #[tokio::test]

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Choice,
-    Context, Decision, Dialect, ErrorKind, Face, Fatal, Host, Layer, Limits, MemoryStore, Moment, NET, Parts, Place,
-    Plan, Policy, Preview, Principal, Question, Record, Registry, Reply, Scope, Session, Store, Ticket, Tool, ToolCall,
-    ToolError, Touch, Verb, Verdict,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Body,
+    Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Host, Layer, Limits, MemoryStore, Moment, NET, Parts,
+    Place, Plan, Policy, Preview, Principal, Question, Record, Registry, Reply, Scope, Session, Store, Ticket, Tool,
+    ToolCall, ToolError, Touch, Verb, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,14 +93,16 @@ impl<const QUICK: bool> Tool for Scripted<QUICK> {
         Ok(Plan { touches: args.touches(), work: args })
     }
 
-    fn preview(&self, work: &Args) -> Preview {
+    fn preview(&self, work: &mut Args, _: &Context<'_>) -> Result<Preview, ToolError> {
         // What is called so is something else at every look.
         static LOOKS: AtomicUsize = AtomicUsize::new(0);
         let fingerprint = match work.path.strip_suffix("moving") {
             Some(above) => format!("{above}{}", LOOKS.fetch_add(1, Ordering::SeqCst)),
             None => work.path.clone(),
         };
-        Preview { text: format!("act on `{}`", work.path), fingerprint }
+        let preview = Preview::new(&format!("act on `{}`", work.path), fingerprint);
+        let secret = work.path.contains("secret");
+        Ok(preview.with(Body::Text(format!("all of {}", work.path))).secret_if(secret))
     }
 
     fn run(&self, work: Args, ticket: &Ticket<'_>) -> Result<Did, ToolError> {

@@ -1,0 +1,160 @@
+//! What a person is shown of a plan, and what binds their answer to it.
+//!
+//! Everything in a preview was made visible when it was put in (`visible.rs`), so a front can show it as it is.
+//!
+//! Not here: making one. Each tool knows what it would do.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::visible::{visible, visible_line};
+
+/// What would happen, for a person to judge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preview {
+    summary: String,
+    body: Body,
+    fingerprint: String,
+    secret: bool,
+}
+
+/// The part of a preview that can be long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "value", rename_all = "camelCase")]
+pub enum Body {
+    #[default]
+    None,
+    /// A unified diff.
+    Diff(String),
+    /// Words about what cannot be shown as a diff.
+    Text(String),
+    /// What goes or moves along.
+    List(List),
+    /// A program that would run.
+    Code(String),
+    /// What would be fetched.
+    Url(String),
+}
+
+/// Entries of a directory, as many as are worth listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct List {
+    pub entries: Vec<Entry>,
+    /// How many there are beyond these.
+    pub more: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    pub path: String,
+    pub size: u64,
+    /// `file`, `directory`, `symlink`; rarely another.
+    pub kind: &'static str,
+}
+
+impl Preview {
+    /// In one line what would happen. The fingerprint changes when that is no longer what would happen.
+    pub fn new(summary: &str, fingerprint: impl Into<String>) -> Self {
+        Self { summary: visible_line(summary), fingerprint: fingerprint.into(), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn with(mut self, body: Body) -> Self {
+        self.body = match body {
+            Body::None => Body::None,
+            Body::Diff(text) => Body::Diff(visible(&text)),
+            Body::Text(text) => Body::Text(visible(&text)),
+            Body::Code(text) => Body::Code(visible(&text)),
+            Body::Url(text) => Body::Url(visible_line(&text)),
+            Body::List(mut list) => {
+                for entry in &mut list.entries {
+                    entry.path = visible_line(&entry.path);
+                }
+                Body::List(list)
+            }
+        };
+        self
+    }
+
+    /// Says whether the body shows what is or shall be in a secret.
+    #[must_use]
+    pub fn secret_if(mut self, secret: bool) -> Self {
+        self.secret = secret && self.body != Body::None;
+        self
+    }
+
+    /// The same for a channel that others hear: without the body, if that shows a secret.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let body = if self.secret { Body::None } else { self.body.clone() };
+        Self { body, secret: false, ..self.clone() }
+    }
+
+    pub fn summary(&self) -> &str {
+        &self.summary
+    }
+
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Whether the body shows what is or shall be in a secret.
+    pub fn is_secret(&self) -> bool {
+        self.secret
+    }
+
+    /// All of it as plain text.
+    pub fn text(&self) -> String {
+        match &self.body {
+            Body::None => self.summary.clone(),
+            Body::Diff(text) | Body::Text(text) | Body::Code(text) | Body::Url(text) => {
+                format!("{}\n{text}", self.summary)
+            }
+            Body::List(List { entries, more }) => {
+                let mut text = self.summary.clone();
+                for Entry { path, size, kind } in entries {
+                    let _ = match *kind {
+                        "file" => write!(text, "\n{path} ({size} bytes)"),
+                        kind => write!(text, "\n{path} ({kind})"),
+                    };
+                }
+                if *more > 0 {
+                    let _ = write!(text, "\n… and {more} more");
+                }
+                text
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, Entry, List, Preview};
+
+    #[test]
+    fn everything_shown_is_visible() {
+        let diff = Preview::new("write `a\u{202e}b\nc`", "f").with(Body::Diff("+x\x1b[2K\r\n".to_owned()));
+        assert_eq!(diff.text(), "write `a\\u{202e}b\\u{a}c`\n+x\\u{1b}[2K␍\n");
+        let entry = Entry { path: "a\nb".to_owned(), size: 3, kind: "file" };
+        let below = Entry { path: "d".to_owned(), size: 0, kind: "directory" };
+        let list = Preview::new("delete", "f").with(Body::List(List { entries: vec![entry, below], more: 7 }));
+        assert_eq!(list.text(), "delete\na\\u{a}b (3 bytes)\nd (directory)\n… and 7 more");
+        let url = Preview::new("fetch", "f").with(Body::Url("https://a/\u{200b}\n".to_owned()));
+        assert_eq!(url.text(), "fetch\nhttps://a/\\u{200b}\\u{a}");
+    }
+
+    #[test]
+    fn a_channel_that_others_hear_gets_no_secret() {
+        let preview = Preview::new("write `.env`", "f").with(Body::Diff("+KEY=1".to_owned()));
+        assert_eq!(preview.redacted(), preview);
+        let secret = preview.secret_if(true);
+        assert!(secret.is_secret() && secret.text().contains("KEY"));
+        assert_eq!((secret.redacted().text().as_str(), secret.redacted().fingerprint()), ("write `.env`", "f"));
+    }
+}
