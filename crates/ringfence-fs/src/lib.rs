@@ -22,6 +22,7 @@ mod missing;
 mod mount;
 mod name;
 mod path;
+mod preview;
 mod recover;
 mod replace;
 mod resolve;

@@ -21,6 +21,12 @@ impl Sensitivity {
     pub fn is_any(self) -> bool {
         self.secret || self.protected
     }
+
+    /// The reasons of both.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { secret: self.secret || other.secret, protected: self.protected || other.protected }
+    }
 }
 
 /// What the name of a path, or of a directory above it, says about it.

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use crate::sensitive::{Sensitivity, sensitivity};
 use crate::{Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
@@ -120,6 +121,11 @@ impl Place {
             resolved: self.resolved.as_deref().map(join),
             shown: join(&self.shown),
         }
+    }
+
+    /// Why this deserves a second look, if it does.
+    pub fn sensitive(&self) -> Sensitivity {
+        self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::or)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::{fault, unsynced};
 use crate::locks::{Held, Intent, Tree};
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -107,9 +108,25 @@ impl Tool for AppendFile {
         Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes() } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let text = format!("add {} bytes to the end of `{}`", work.content.len(), work.slot.shown);
-        Ok(Preview::new(&text, format!("{:?}", work.seen)))
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        let Work { slot, seen, content } = work;
+        let mut diffs = Diffs::new();
+        let (text, digest) = match seen {
+            Some(seen) => {
+                let old = Contents::at(slot, seen, cx)?;
+                diffs.add_at_end(&slot.shown, &old, &String::from_utf8_lossy(content));
+                (
+                    format!("add {} bytes to the end of `{}` ({} bytes)", content.len(), slot.shown, seen.size),
+                    old.digest,
+                )
+            }
+            None => {
+                diffs.add(&slot.shown, None, Some(&Contents::given(content)));
+                (format!("create `{}` with {} bytes", slot.shown, content.len()), None)
+            }
+        };
+        let preview = Preview::new(&text, fingerprint((*seen, digest)));
+        Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -26,6 +26,7 @@ use crate::fault::{fault, unreadable};
 use crate::fence::Given;
 use crate::front_matter::{self, Update};
 use crate::mount::Spot;
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::replace::{Body, Old, Written, replace};
 use crate::slot::{Meant, Parents, STATE_ALIAS, Slot};
 
@@ -136,7 +137,7 @@ struct Decision {
 
 enum Args {
     Update { path: Given, update: Update, if_match: Option<Digest> },
-    Diff { path: Option<String>, text: String, files: Vec<FilePatch>, if_match: Option<Digest> },
+    Diff { path: Option<String>, files: Vec<FilePatch>, if_match: Option<Digest> },
 }
 
 impl TryFrom<StandardArgs> for Args {
@@ -155,7 +156,7 @@ impl TryFrom<StandardArgs> for Args {
                 if if_match_sha256.is_some() && files.len() > 1 {
                     return Err(ToolError::invalid("ifMatchSha256", "is for a patch of one file"));
                 }
-                Ok(Self::Diff { path, text, files, if_match: digest(if_match_sha256)? })
+                Ok(Self::Diff { path, files, if_match: digest(if_match_sha256)? })
             }
         }
     }
@@ -212,7 +213,7 @@ fn digest(hex: Option<String>) -> Result<Option<Digest>, ToolError> {
 
 enum Work {
     Update(Box<Updating>),
-    Diff { targets: Vec<Target>, files: Vec<FilePatch>, text: String, if_match: Option<Digest> },
+    Diff { targets: Vec<Target>, files: Vec<FilePatch>, if_match: Option<Digest> },
 }
 
 struct Updating {
@@ -321,7 +322,7 @@ impl Tool for ApplyPatch {
                     work: Work::Update(Box::new(Updating { target, update, if_match })),
                 })
             }
-            Args::Diff { path, text, files, if_match } => {
+            Args::Diff { path, files, if_match } => {
                 let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
                 for file in &files {
                     let named = path_of(file, path.as_deref(), files.len())?;
@@ -334,31 +335,22 @@ impl Tool for ApplyPatch {
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;
-                Ok(Plan { touches, work: Work::Diff { targets, files, text, if_match } })
+                Ok(Plan { touches, work: Work::Diff { targets, files, if_match } })
             }
         }
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let of = |targets: &[Target]| targets.iter().map(|target| format!("{:?}", target.seen)).collect::<String>();
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         match work {
-            Work::Update(updating) => {
-                let Updating { target, update, .. } = &**updating;
-                let text = format!("update the front matter of `{}`: {update:?}", target.slot.shown);
-                Ok(Preview::new(&text, of(std::slice::from_ref(target))))
-            }
-            Work::Diff { targets, text, .. } => {
-                let names: Vec<String> = targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
-                let summary = format!("patch {}", names.join(", "));
-                Ok(Preview::new(&summary, of(targets)).with(ringfence_kernel::Body::Diff(text.clone())))
-            }
+            Work::Update(updating) => updating.preview(cx),
+            Work::Diff { targets, files, .. } => preview_patch(targets, files, cx),
         }
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let files = match work {
             Work::Update(updating) => vec![updating.run(ticket)?],
-            Work::Diff { targets, files, if_match, .. } => patch_all(&targets, &files, if_match, ticket)?,
+            Work::Diff { targets, files, if_match } => patch_all(&targets, &files, if_match, ticket)?,
         };
         Ok(Outcome { files, change: ticket.change().to_owned() })
     }
@@ -419,6 +411,20 @@ fn check_one_mount(targets: &[Target]) -> Result<(), ToolError> {
 }
 
 impl Updating {
+    fn preview(&self, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        let Target { slot, seen } = &self.target;
+        let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
+        let mut diffs = Diffs::new();
+        match old.as_ref().and_then(Contents::text).map(|text| front_matter::apply(text, &self.update)) {
+            Some(Ok(updated)) => diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(updated.as_bytes()))),
+            Some(Err(error)) => diffs.say(&format!("this will be refused: {}", unreadable(&error, &slot.shown))),
+            None => diffs.say("this will be refused: it is not text that can be read"),
+        }
+        let bound = fingerprint((seen, old.and_then(|old| old.digest)));
+        let preview = Preview::new(&format!("update the front matter of `{}`", slot.shown), bound);
+        Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
+    }
+
     fn run(&self, ticket: &Ticket<'_>) -> Result<Patched, ToolError> {
         let (slot, cx) = (&self.target.slot, ticket.context());
         let mut before = None;
@@ -434,6 +440,29 @@ impl Updating {
         })?;
         Ok(Patched::new(slot, before, Some(&written), Vec::new()))
     }
+}
+
+/// The patch as it would be applied: each hunk at the place where it goes.
+fn preview_patch(targets: &[Target], files: &[FilePatch], cx: &Context<'_>) -> Result<Preview, ToolError> {
+    let (mut diffs, mut bound) = (Diffs::new(), Vec::new());
+    for (Target { slot, seen }, file) in targets.iter().zip(files) {
+        let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
+        cx.check()?;
+        let text = old.as_ref().map_or(Some(""), Contents::text);
+        match text.map(|text| diff::apply(text, file, &slot.shown)) {
+            Some(Ok(_)) if file.change == Change::Delete => diffs.add(&slot.shown, old.as_ref(), None),
+            Some(Ok(applied)) => {
+                diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(applied.text.as_bytes())));
+            }
+            Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
+            None => diffs.say(&format!("this will be refused: `{}` is not text that can be read", slot.shown)),
+        }
+        bound.push((seen, old.and_then(|old| old.digest)));
+    }
+    let names: Vec<String> = targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
+    let preview = Preview::new(&format!("patch {}", names.join(", ")), fingerprint(bound));
+    let secret = targets.iter().any(|target| target.slot.place().sensitive().secret);
+    Ok(preview.with(diffs.into_body()).secret_if(secret))
 }
 
 fn patch_all(

@@ -1,5 +1,7 @@
 //! `copy_file`: the same contents under another name.
 
+use std::os::fd::AsFd as _;
+
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
@@ -9,6 +11,7 @@ use serde::Deserialize;
 use super::{Changed, check_size};
 use crate::Fence;
 use crate::mount::Opened;
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -37,6 +40,7 @@ struct Args {
 struct Work {
     from: Opened,
     from_shown: String,
+    from_secret: bool,
     to: Slot,
     target: Option<Stamp>,
 }
@@ -62,16 +66,28 @@ impl Tool for CopyFile {
             }
             _ => {}
         }
+        let read = source.place(from.resolved.take());
+        let from_secret = read.sensitive().secret;
         let touches = vec![
-            Touch { verb: Verb::Read, place: source.place(from.resolved.take()) },
+            Touch { verb: Verb::Read, place: read },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
-        Ok(Plan { touches, work: Work { from, from_shown: source.shown, to, target } })
+        Ok(Plan { touches, work: Work { from, from_shown: source.shown, from_secret, to, target } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let text = format!("copy `{}` ({} bytes) to `{}`", work.from_shown, work.from.stamp.size, work.to.shown);
-        Ok(Preview::new(&text, format!("{:?} {:?}", work.from.stamp, work.target)))
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        let Work { from, from_shown, from_secret, to, target } = work;
+        let mut text = format!("copy `{from_shown}` ({} bytes) to `{}`", from.stamp.size, to.shown);
+        let new = Contents::of(from.fd.as_fd(), &from.stamp, from_shown, cx)?;
+        let old = target.map(|target| Contents::at(to, &target, cx)).transpose()?;
+        let mut diffs = Diffs::new();
+        if let (Some(old), Some(target)) = (&old, &target) {
+            text.push_str(&format!(", replacing the file of {} bytes there", target.size));
+            diffs.add(&to.shown, Some(old), Some(&new));
+        }
+        let bound = fingerprint((from.stamp, new.digest, *target, old.and_then(|old| old.digest)));
+        let secret = *from_secret || to.place().sensitive().secret;
+        Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {

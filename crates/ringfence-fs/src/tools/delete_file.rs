@@ -14,6 +14,7 @@ use crate::fault::{fault, unsynced};
 use crate::locks::{Intent, Tree};
 use crate::missing;
 use crate::mount::Durability;
+use crate::preview::{Contents, fingerprint};
 use crate::recover::recover;
 use crate::replace::temporary_name;
 use crate::slot::{Meant, Slot, check_directory_writable, listing};
@@ -98,15 +99,21 @@ impl Tool for DeleteFile {
         Ok(Plan { touches, work: Work { slot, seen, manifest } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, manifest } = work;
         let Some(manifest) = manifest else {
+            if seen.kind != Kind::File {
+                let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.described());
+                return Ok(Preview::new(&text, fingerprint(*seen)));
+            }
             let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
-            return Ok(Preview::new(&text, format!("{seen:?}")));
+            let old = Contents::at(slot, seen, cx)?;
+            let preview = Preview::new(&text, fingerprint((*seen, old.digest))).with(old.beginning());
+            return Ok(preview.secret_if(slot.place().sensitive().secret));
         };
         let Manifest { entries, bytes, digest, .. } = manifest;
         let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", slot.shown);
-        Ok(Preview::new(&text, digest.to_hex()).with(manifest.to_body()))
+        Ok(Preview::new(&text, fingerprint((*seen, digest))).with(manifest.to_body()))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

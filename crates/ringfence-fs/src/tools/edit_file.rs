@@ -14,6 +14,7 @@ use super::{Changed, check_size, read_text};
 use crate::Fence;
 use crate::digest::{Digest, check_match};
 use crate::fault::fault;
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Slot};
 use crate::stamp::Stamp;
@@ -194,10 +195,19 @@ impl Tool for EditFile {
         Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, edits, .. } = work;
         let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
-        Ok(Preview::new(&text, format!("{seen:?}")))
+        let old = Contents::at(slot, seen, cx)?;
+        let mut diffs = Diffs::new();
+        match old.text().map(|text| apply_all(text, edits, &slot.shown, cx)) {
+            Some(Ok(edited)) => diffs.add(&slot.shown, Some(&old), Some(&Contents::given(edited.text.as_bytes()))),
+            Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
+            None => diffs.say("this will be refused: it is not text that can be read"),
+        }
+        cx.check()?;
+        let preview = Preview::new(&text, fingerprint((*seen, old.digest)));
+        Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
@@ -205,19 +215,31 @@ impl Tool for EditFile {
         let (mut replaced, mut mixed_endings) = (0, false);
         let written = replace(&slot, Some(seen), ticket, |old| {
             let Some(old) = old else { return Err(fault(Errno::NOENT, &slot.shown)) };
-            let mut text = read_text(&slot, old, ticket.context())?;
+            let text = read_text(&slot, old, ticket.context())?;
             check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
-            let mixed_before = has_mixed_endings(&text);
-            for edit in &edits {
-                let (edited, count) = apply(&text, edit, &slot.shown, ticket.context())?;
-                text = edited;
-                replaced += count;
-            }
-            mixed_endings = !mixed_before && has_mixed_endings(&text);
-            Ok(Body::Bytes(text.into_bytes()))
+            let edited = apply_all(&text, &edits, &slot.shown, ticket.context())?;
+            replaced = edited.replaced;
+            mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
+            Ok(Body::Bytes(edited.text.into_bytes()))
         })?;
         Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced, mixed_endings })
     }
+}
+
+/// A text after its edits.
+struct Edited {
+    text: String,
+    /// How many matches were replaced.
+    replaced: usize,
+}
+
+/// Makes one edit after the other.
+fn apply_all(text: &str, edits: &[Edit], shown: &str, cx: &Context<'_>) -> Result<Edited, ToolError> {
+    let start = Edited { text: text.to_owned(), replaced: 0 };
+    edits.iter().try_fold(start, |before, edit| {
+        let (text, count) = apply(&before.text, edit, shown, cx)?;
+        Ok(Edited { text, replaced: before.replaced + count })
+    })
 }
 
 fn apply(text: &str, edit: &Edit, shown: &str, cx: &Context<'_>) -> Result<(String, usize), ToolError> {

@@ -17,6 +17,7 @@ use crate::fault::fault;
 use crate::missing;
 use crate::mount::{Spot, look};
 use crate::name::show;
+use crate::preview::fingerprint;
 use crate::resolve::PLACE;
 use crate::stamp::{Kind, Stamp, timestamp};
 
@@ -98,7 +99,7 @@ impl Tool for GetFileInfo {
     }
 
     fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        Ok(Preview::new(&format!("describe `{}`", work.spot.shown), format!("{:?}", work.stamp)))
+        Ok(Preview::new(&format!("describe `{}`", work.spot.shown), fingerprint(work.stamp)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

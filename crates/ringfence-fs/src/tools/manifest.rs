@@ -177,7 +177,7 @@ fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
     let mut found = Sensitivity::default();
     for directory in place.names() {
         let here = sensitivity(last_names(&format!("{directory}/{path}")));
-        found = Sensitivity { secret: found.secret || here.secret, protected: found.protected || here.protected };
+        found = found.or(here);
     }
     found
 }

@@ -18,6 +18,7 @@ use crate::locks::{Intent, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
 use crate::path::GuestPath;
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::recover::recover;
 use crate::resolve::CAREFUL;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
@@ -106,7 +107,7 @@ impl Tool for MoveFile {
         Ok(Plan { touches, work: Work { from, to, seen, target, manifest } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { from, to, seen, target, manifest } = work;
         let mut text = format!("move `{}` to `{}`", from.shown, to.shown);
         if let Some(target) = target {
@@ -115,9 +116,21 @@ impl Tool for MoveFile {
         if let Some(Manifest { entries, bytes, .. }) = manifest {
             text.push_str(&format!(", with {entries} entries ({bytes} bytes)"));
         }
-        let digest = manifest.as_ref().map(|manifest| manifest.digest.to_hex());
-        let preview = Preview::new(&text, format!("{seen:?} {target:?} {digest:?}"));
-        Ok(preview.with(manifest.as_ref().map(Manifest::to_body).unwrap_or_default()))
+        let new = Contents::at(from, seen, cx)?;
+        let old = target.map(|target| Contents::at(to, &target, cx)).transpose()?;
+        let body = match (&old, manifest.as_ref()) {
+            (Some(old), _) => {
+                let mut diffs = Diffs::new();
+                diffs.add(&to.shown, Some(old), Some(&new));
+                diffs.into_body()
+            }
+            (None, Some(manifest)) => manifest.to_body(),
+            (None, None) => ringfence_kernel::Body::None,
+        };
+        let inside = manifest.as_ref().map(|manifest| manifest.digest);
+        let bound = fingerprint((*seen, new.digest, *target, old.as_ref().and_then(|old| old.digest), inside));
+        let secret = old.is_some() && (from.place().sensitive().secret || to.place().sensitive().secret);
+        Ok(Preview::new(&text, bound).with(body).secret_if(secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

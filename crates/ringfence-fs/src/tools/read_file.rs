@@ -14,6 +14,7 @@ use crate::content::{Hashing, Part, QUICK_BYTES, Window, read_start, read_window
 use crate::digest::Digest;
 use crate::fence::Given;
 use crate::mount::{Opened, Spot};
+use crate::preview::fingerprint;
 use crate::stamp::{Stamp, timestamp};
 
 const BOM: char = '\u{feff}';
@@ -198,7 +199,7 @@ impl Tool for ReadFile {
 
     fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
         let text = format!("read `{}` ({} bytes)", work.spot.shown, work.file.stamp.size);
-        Ok(Preview::new(&text, format!("{:?}", work.file.stamp)))
+        Ok(Preview::new(&text, fingerprint(work.file.stamp)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -9,6 +9,7 @@ use crate::Fence;
 use crate::content::hash_up_to;
 use crate::digest::{Digest, check_match};
 use crate::fence::Given;
+use crate::preview::{Contents, Diffs, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -149,13 +150,17 @@ impl Tool for WriteFile {
         Ok(Plan { touches, work: Work { slot, seen, content, if_match } })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         let Work { slot, seen, content, .. } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
         };
-        Ok(Preview::new(&text, format!("{seen:?}")))
+        let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
+        let mut diffs = Diffs::new();
+        diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(content)));
+        let bound = fingerprint((*seen, old.and_then(|old| old.digest)));
+        Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {

@@ -17,6 +17,8 @@ mod blocked;
 mod found;
 mod meanwhile;
 mod model;
+mod person;
+mod previews;
 mod races;
 mod search;
 mod slow;

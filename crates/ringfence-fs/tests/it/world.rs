@@ -14,6 +14,7 @@ use ringfence_kernel::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::person::Person;
 use crate::trace::Trace;
 
 /// How a world is made.
@@ -30,6 +31,8 @@ pub(crate) struct Setup {
     /// Who takes the records, if anybody.
     pub(crate) trace: Option<Trace>,
     pub(crate) workers: usize,
+    /// Who is asked, if anybody.
+    pub(crate) person: Option<Person>,
 }
 
 impl Default for Setup {
@@ -49,6 +52,7 @@ impl Setup {
             graph: None,
             trace: None,
             workers: 8,
+            person: None,
         }
     }
 
@@ -126,7 +130,10 @@ impl World {
         };
         let host = Host::new(Parts {
             policy: Box::new(setup.preset),
-            approver: Box::new(Nobody { advice: "this is a test".to_owned() }),
+            approver: match setup.person {
+                Some(person) => Box::new(person),
+                None => Box::new(Nobody { advice: "this is a test".to_owned() }),
+            },
             audit: setup.trace.map_or_else(|| Box::new(Unrecorded) as Box<dyn AuditSink>, |trace| Box::new(trace)),
             store: Box::new(MemoryStore::default()),
             workers: setup.workers,

@@ -1,0 +1,215 @@
+//! A person sees what would happen, and what they see is what happens.
+
+use expect_test::{Expect, expect};
+use ringfence_kernel::{ErrorKind, Preset};
+use serde_json::{Value, json};
+
+use crate::person::Person;
+use crate::world::{Setup, World};
+
+fn world(person: &Person) -> World {
+    let world = World::with(Setup { preset: Preset::Ask, person: Some(person.clone()), ..Setup::default() });
+    world.write("f", "one\ntwo\nthree\n");
+    world
+}
+
+/// What a person is shown of a call. They say no, so nothing happens.
+#[track_caller]
+fn check(tool: &str, arguments: Value, expected: Expect) {
+    let person = Person::saying_no();
+    let world = world(&person);
+    world.write("other", "two\nthree\nfour\n");
+    world.write("binary", b"a\0b");
+    world.write("d/a", "12345");
+    world.write("d/e/b", "1");
+    world.write(".env", "KEY=1\n");
+    assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
+    expected.assert_eq(&person.last().preview);
+}
+
+#[test]
+fn a_write_is_shown_as_a_diff() {
+    check(
+        "write_file",
+        json!({"path": "f", "content": "one\n2\nthree\n"}),
+        expect![[r#"
+        replace `f` (14 bytes) by 12 bytes
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,3 @@
+         one
+        -two
+        +2
+         three"#]],
+    );
+    check(
+        "write_file",
+        json!({"path": "binary", "content": "text"}),
+        expect![[r#"
+        replace `binary` (3 bytes) by 4 bytes
+        `binary` is not shown as text: 3 bytes (SHA-256 59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138) become 4 bytes (SHA-256 982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1)"#]],
+    );
+    check(
+        "append_file",
+        json!({"path": "f", "content": "four\n"}),
+        expect![[r#"
+        add 5 bytes to the end of `f` (14 bytes)
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,4 @@
+         one
+         two
+         three
+        +four"#]],
+    );
+}
+
+#[test]
+fn an_edit_is_shown_as_it_would_be_made() {
+    check(
+        "edit_file",
+        json!({"path": "f", "oldText": "two", "newText": "2"}),
+        expect![[r#"
+        replace 1 piece(s) of text in `f`
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,3 @@
+         one
+        -two
+        +2
+         three"#]],
+    );
+    check(
+        "edit_file",
+        json!({"path": "f", "oldText": "four", "newText": "4"}),
+        expect![[r#"
+        replace 1 piece(s) of text in `f`
+        this will be refused: oldText not found in `f`; read the file again and copy the text exactly"#]],
+    );
+}
+
+#[test]
+fn a_patch_is_shown_where_it_goes() {
+    let patch = "--- a/f\n+++ b/f\n@@ -7,2 +7,2 @@\n two\n-three\n+3\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n";
+    check(
+        "apply_patch",
+        json!({"patch": patch}),
+        expect![[r#"
+        patch `f`, `new`
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,3 @@
+         one
+         two
+        -three
+        +3
+        --- /dev/null
+        +++ b/new
+        @@ -0,0 +1,1 @@
+        +x"#]],
+    );
+}
+
+#[test]
+fn a_copy_and_a_move_show_what_they_overwrite() {
+    check(
+        "copy_file",
+        json!({"from": "f", "to": "other", "overwrite": true}),
+        expect![[r#"
+        copy `f` (14 bytes) to `other`, replacing the file of 15 bytes there
+        --- a/other
+        +++ b/other
+        @@ -1,3 +1,3 @@
+        +one
+         two
+         three
+        -four"#]],
+    );
+    check(
+        "move_file",
+        json!({"from": "other", "to": "f", "overwrite": true}),
+        expect![[r#"
+        move `other` to `f`, replacing the file of 14 bytes there
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,3 @@
+        -one
+         two
+         three
+        +four"#]],
+    );
+    check("move_file", json!({"from": ".env", "to": "notes.txt"}), expect!["move `.env` to `notes.txt`"]);
+}
+
+#[test]
+fn a_delete_shows_what_goes() {
+    check(
+        "delete_file",
+        json!({"path": "d", "recursive": true}),
+        expect![[r#"
+        delete the directory `d` with 3 entries (6 bytes)
+        a (5 bytes)
+        e (directory)
+        e/b (1 bytes)"#]],
+    );
+    check(
+        "delete_file",
+        json!({"path": "f"}),
+        expect![[r#"
+        delete `f` (14 bytes)
+        one
+        two
+        three"#]],
+    );
+    check(
+        "delete_file",
+        json!({"path": "binary"}),
+        expect![[r#"
+        delete `binary` (3 bytes)
+        not text: 3 bytes (SHA-256 59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138)"#]],
+    );
+}
+
+#[test]
+fn nothing_hides_in_a_preview() {
+    check(
+        "write_file",
+        json!({"path": "f", "content": "one\r\n\u{202e}evil\u{1b}[1A"}),
+        expect![[r#"
+        replace `f` (14 bytes) by 16 bytes
+        --- a/f
+        +++ b/f
+        @@ -1,3 +1,2 @@
+        -one
+        -two
+        -three
+        +one␍
+        +\u{202e}evil\u{1b}[1A
+        \ No newline at end of file"#]],
+    );
+}
+
+#[test]
+fn what_is_in_a_secret_is_marked_and_not_relayed() {
+    let person = Person::saying_no();
+    let world = world(&person);
+    world.write(".env", "KEY=old\n");
+    for (tool, arguments) in [
+        ("write_file", json!({"path": ".env", "content": "KEY=new\n"})),
+        ("edit_file", json!({"path": ".env", "oldText": "old", "newText": "new"})),
+        ("append_file", json!({"path": ".env", "content": "B=new\n"})),
+        ("copy_file", json!({"from": ".env", "to": "f", "overwrite": true})),
+        ("copy_file", json!({"from": "f", "to": ".env", "overwrite": true})),
+        ("move_file", json!({"from": ".env", "to": "f", "overwrite": true})),
+        ("delete_file", json!({"path": ".env"})),
+        ("apply_patch", json!({"patch": "--- a/.env\n+++ b/.env\n@@ -1 +1 @@\n-KEY=old\n+KEY=new\n"})),
+    ] {
+        assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
+        let request = person.last();
+        assert!(request.secret && request.preview.contains("KEY=old"), "{tool}: {}", request.preview);
+        let relayed = serde_json::to_string(&request.relayed()).unwrap();
+        assert!(!relayed.contains("KEY") && relayed.contains(".env"), "{tool}: {relayed}");
+    }
+    assert_eq!(world.error("read_file", &json!({"path": ".env"})), ErrorKind::ApprovalDenied);
+    expect!["read `.env` (8 bytes)"].assert_eq(&person.last().preview);
+}
