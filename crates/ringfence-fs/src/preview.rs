@@ -1,7 +1,8 @@
 //! What a change would do to contents, for a person to judge before it happens.
 //!
 //! Old contents are read in the directory that the plan holds, so far and so long as the call may. What was read is what
-//! the preview is bound to: its digest is part of the fingerprint.
+//! the preview is bound to: its digest is part of the fingerprint, and a change that was approved makes sure that it is
+//! still what is there.
 //!
 //! Not here: what shall be there. Each tool makes its own.
 
@@ -10,7 +11,7 @@ use std::fmt::{Debug, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_kernel::{Body, Context, ErrorKind, ToolError};
+use ringfence_kernel::{Body, Context, ErrorKind, Ticket, ToolError};
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 use similar::{ChangeTag, TextDiff};
@@ -18,6 +19,7 @@ use similar::{ChangeTag, TextDiff};
 use crate::content::{hash_up_to, read_up_to};
 use crate::digest::Digest;
 use crate::fault::fault;
+use crate::replace::Old;
 use crate::slot::Slot;
 use crate::stamp::{Kind, Stamp};
 
@@ -111,6 +113,38 @@ impl<'a> Contents<'a> {
 /// Binds an answer to what was shown.
 pub(crate) fn fingerprint(of: impl Debug) -> String {
     Digest::of(format!("{of:?}").as_bytes()).to_hex()
+}
+
+/// Fails where, since a person was asked, something else came to stand at a slot. To be called before anything is opened
+/// for the change, so that they are told so and not what is wrong with the other thing.
+pub(crate) fn check_still_there(slot: &Slot, seen: Option<&Stamp>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    if !ticket.approved() || slot.look()?.as_ref() == seen {
+        return Ok(());
+    }
+    Err(changed(&slot.shown))
+}
+
+/// Fails where the file that is to be replaced no longer has the contents that a person was shown. Times can be set back,
+/// contents cannot. Where nobody was asked, nothing was shown.
+pub(crate) fn check_shown(
+    slot: &Slot,
+    shown: Option<Digest>,
+    old: Option<&Old>,
+    cx: &Context<'_>,
+) -> Result<(), ToolError> {
+    let Some(shown) = shown else { return Ok(()) };
+    let now = old.map(|old| hash_up_to(old.fd.as_fd(), old.stamp.size, &slot.shown, cx)).transpose()?;
+    if now == Some(shown) { Ok(()) } else { Err(changed(&slot.shown)) }
+}
+
+/// The same for a file that goes or moves as it is.
+pub(crate) fn check_shown_at(
+    slot: &Slot,
+    shown: Option<Digest>,
+    seen: &Stamp,
+    cx: &Context<'_>,
+) -> Result<(), ToolError> {
+    if shown.is_none() || Contents::at(slot, seen, cx)?.digest == shown { Ok(()) } else { Err(changed(&slot.shown)) }
 }
 
 /// The diffs of one preview, within the time and the length that one may have.
@@ -231,7 +265,8 @@ fn extent(old: &str, new: &str, above: usize) -> String {
     )
 }
 
-fn changed(shown: &str) -> ToolError {
+/// What was shown, or was planned with, is not what is there.
+pub(crate) fn changed(shown: &str) -> ToolError {
     let message = format!("`{shown}` changed since the call was planned; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)
 }

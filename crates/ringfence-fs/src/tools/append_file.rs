@@ -17,9 +17,10 @@ use super::{Changed, check_size};
 use crate::Fence;
 use crate::again::{fdatasync, ftruncate};
 use crate::content::{hash_up_to, read_up_to};
+use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
 use crate::locks::{Held, Intent, Tree};
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -80,6 +81,8 @@ struct Work {
     slot: Slot,
     seen: Option<Stamp>,
     content: Vec<u8>,
+    /// What a person was shown of the old contents.
+    shown: Option<Digest>,
 }
 
 struct Outcome {
@@ -105,11 +108,11 @@ impl Tool for AppendFile {
         let seen = slot.look()?;
         let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
         let touches = vec![Touch { verb, place: slot.place() }];
-        Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes() } })
+        Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes(), shown: None } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, content } = work;
+        let Work { slot, seen, content, shown } = work;
         let mut diffs = Diffs::new();
         let (text, digest) = match seen {
             Some(seen) => {
@@ -125,22 +128,30 @@ impl Tool for AppendFile {
                 (format!("create `{}` with {} bytes", slot.shown, content.len()), None)
             }
         };
+        *shown = digest;
         let preview = Preview::new(&text, fingerprint((*seen, digest)));
         Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, content } = work;
+        let Work { slot, seen, content, shown } = work;
+        check_still_there(&slot, seen.as_ref(), ticket)?;
         let added = content.len();
         let written = match seen {
             None => replace(&slot, seen, ticket, |_| Ok(Body::Bytes(content)))?,
-            Some(_) => append(&slot, seen, &content, ticket)?,
+            Some(_) => append(&slot, seen, &content, shown, ticket)?,
         };
         Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), added })
     }
 }
 
-fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>) -> Result<Written, ToolError> {
+fn append(
+    slot: &Slot,
+    seen: Option<Stamp>,
+    content: &[u8],
+    shown: Option<Digest>,
+    ticket: &Ticket<'_>,
+) -> Result<Written, ToolError> {
     let parent = slot.base();
     let place = slot.hold_place(Tree::Shared, ticket.context())?;
     let (held, old) = take(slot, parent, ticket.context())?;
@@ -150,6 +161,7 @@ fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>)
         return replace(slot, None, ticket, |_| Ok(Body::Bytes(content.to_vec())));
     };
     check_unmoved(slot, seen, Some(old.stamp), ticket)?;
+    check_shown(slot, shown, Some(&old), ticket.context())?;
     check_grown_size(slot, &old, content, ticket.context())?;
     if old.stamp.links == 1 && !slot.is_guarded() {
         return append_in_place(slot, parent, &held, &old, content, ticket);
@@ -157,6 +169,7 @@ fn append(slot: &Slot, seen: Option<Stamp>, content: &[u8], ticket: &Ticket<'_>)
     // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
     drop((held, place));
     replace(slot, seen, ticket, |old| {
+        check_shown(slot, shown, old, ticket.context())?;
         let Some(old) = old else { return Ok(Body::Bytes(content.to_vec())) };
         check_grown_size(slot, old, content, ticket.context())?;
         let mut bytes =

@@ -26,7 +26,7 @@ use crate::fault::{fault, unreadable};
 use crate::fence::Given;
 use crate::front_matter::{self, Update};
 use crate::mount::Spot;
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, changed, check_still_there, fingerprint};
 use crate::replace::{Body, Old, Written, replace};
 use crate::slot::{Meant, Parents, STATE_ALIAS, Slot};
 
@@ -213,13 +213,23 @@ fn digest(hex: Option<String>) -> Result<Option<Digest>, ToolError> {
 
 enum Work {
     Update(Box<Updating>),
-    Diff { targets: Vec<Target>, files: Vec<FilePatch>, if_match: Option<Digest> },
+    Diff(Patching),
 }
 
 struct Updating {
     target: Target,
     update: Update,
     if_match: Option<Digest>,
+    /// What a person was shown of the old contents.
+    shown: Option<Digest>,
+}
+
+struct Patching {
+    targets: Vec<Target>,
+    files: Vec<FilePatch>,
+    if_match: Option<Digest>,
+    /// What a person was shown of the old contents, file by file.
+    shown: Vec<Option<Digest>>,
 }
 
 struct Outcome {
@@ -319,7 +329,7 @@ impl Tool for ApplyPatch {
                 let target = Target { slot, seen: Some(seen) };
                 Ok(Plan {
                     touches: touches.into(),
-                    work: Work::Update(Box::new(Updating { target, update, if_match })),
+                    work: Work::Update(Box::new(Updating { target, update, if_match, shown: None })),
                 })
             }
             Args::Diff { path, files, if_match } => {
@@ -335,7 +345,7 @@ impl Tool for ApplyPatch {
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;
-                Ok(Plan { touches, work: Work::Diff { targets, files, if_match } })
+                Ok(Plan { touches, work: Work::Diff(Patching { targets, files, if_match, shown: Vec::new() }) })
             }
         }
     }
@@ -343,14 +353,14 @@ impl Tool for ApplyPatch {
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         match work {
             Work::Update(updating) => updating.preview(cx),
-            Work::Diff { targets, files, .. } => preview_patch(targets, files, cx),
+            Work::Diff(patching) => patching.preview(cx),
         }
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let files = match work {
             Work::Update(updating) => vec![updating.run(ticket)?],
-            Work::Diff { targets, files, if_match } => patch_all(&targets, &files, if_match, ticket)?,
+            Work::Diff(patching) => patching.run(ticket)?,
         };
         Ok(Outcome { files, change: ticket.change().to_owned() })
     }
@@ -411,7 +421,7 @@ fn check_one_mount(targets: &[Target]) -> Result<(), ToolError> {
 }
 
 impl Updating {
-    fn preview(&self, cx: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError> {
         let Target { slot, seen } = &self.target;
         let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
         let mut diffs = Diffs::new();
@@ -420,19 +430,22 @@ impl Updating {
             Some(Err(error)) => diffs.say(&format!("this will be refused: {}", unreadable(&error, &slot.shown))),
             None => diffs.say("this will be refused: it is not text that can be read"),
         }
-        let bound = fingerprint((seen, old.and_then(|old| old.digest)));
+        self.shown = old.and_then(|old| old.digest);
+        let bound = fingerprint((seen, self.shown));
         let preview = Preview::new(&format!("update the front matter of `{}`", slot.shown), bound);
         Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, ticket: &Ticket<'_>) -> Result<Patched, ToolError> {
         let (slot, cx) = (&self.target.slot, ticket.context());
+        check_still_there(slot, self.target.seen.as_ref(), ticket)?;
         let mut before = None;
         let written = replace(slot, self.target.seen, ticket, |old| {
             let old = old.ok_or_else(|| fault(Errno::NOENT, &slot.shown))?;
             let text = read_text(slot, old, cx)?;
             let digest = Digest::of(text.as_bytes());
             check_match(&slot.shown, self.if_match, Some(digest))?;
+            check_same(slot, self.shown, digest)?;
             before = Some(digest);
             let updated = front_matter::apply(&text, &self.update).map_err(|error| unreadable(&error, &slot.shown))?;
             check_size("the updated file", "max_edit_bytes", updated.len() as u64, cx.limits.edit_bytes)?;
@@ -442,59 +455,69 @@ impl Updating {
     }
 }
 
-/// The patch as it would be applied: each hunk at the place where it goes.
-fn preview_patch(targets: &[Target], files: &[FilePatch], cx: &Context<'_>) -> Result<Preview, ToolError> {
-    let (mut diffs, mut bound) = (Diffs::new(), Vec::new());
-    for (Target { slot, seen }, file) in targets.iter().zip(files) {
-        let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
-        cx.check()?;
-        let text = old.as_ref().map_or(Some(""), Contents::text);
-        match text.map(|text| diff::apply(text, file, &slot.shown)) {
-            Some(Ok(_)) if file.change == Change::Delete => diffs.add(&slot.shown, old.as_ref(), None),
-            Some(Ok(applied)) => {
-                diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(applied.text.as_bytes())));
+impl Patching {
+    /// The patch as it would be applied: each hunk at the place where it goes.
+    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        let mut diffs = Diffs::new();
+        self.shown.clear();
+        for (Target { slot, seen }, file) in self.targets.iter().zip(&self.files) {
+            let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
+            cx.check()?;
+            let text = old.as_ref().map_or(Some(""), Contents::text);
+            match text.map(|text| diff::apply(text, file, &slot.shown)) {
+                Some(Ok(_)) if file.change == Change::Delete => diffs.add(&slot.shown, old.as_ref(), None),
+                Some(Ok(applied)) => {
+                    diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(applied.text.as_bytes())));
+                }
+                Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
+                None => diffs.say(&format!("this will be refused: `{}` is not text that can be read", slot.shown)),
             }
-            Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
-            None => diffs.say(&format!("this will be refused: `{}` is not text that can be read", slot.shown)),
+            self.shown.push(old.and_then(|old| old.digest));
         }
-        bound.push((seen, old.and_then(|old| old.digest)));
+        let names: Vec<String> = self.targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
+        let stamps: Vec<_> = self.targets.iter().map(|target| target.seen).collect();
+        let preview = Preview::new(&format!("patch {}", names.join(", ")), fingerprint((stamps, &self.shown)));
+        let secret = self.targets.iter().any(|target| target.slot.place().sensitive().secret);
+        Ok(preview.with(diffs.into_body()).secret_if(secret))
     }
-    let names: Vec<String> = targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
-    let preview = Preview::new(&format!("patch {}", names.join(", ")), fingerprint(bound));
-    let secret = targets.iter().any(|target| target.slot.place().sensitive().secret);
-    Ok(preview.with(diffs.into_body()).secret_if(secret))
+
+    fn run(&self, ticket: &Ticket<'_>) -> Result<Vec<Patched>, ToolError> {
+        let Self { targets, files, if_match, shown } = self;
+        for Target { slot, seen } in targets {
+            check_still_there(slot, seen.as_ref(), ticket)?;
+        }
+        let shown = shown.iter().copied().chain(std::iter::repeat(None));
+        let mut patches: Vec<Patch<'_>> = targets.iter().zip(files).zip(shown).map(Patch::new).collect();
+        // One file alone can be replaced on any file system, and needs no note for the others.
+        let written = match &mut patches[..] {
+            [only] if only.file.change != Change::Delete => {
+                let make = |old: Option<&Old>| only.contents(old, *if_match, ticket.context()).map(Body::Bytes);
+                vec![Some(replace(&targets[0].slot, targets[0].seen, ticket, make)?)]
+            }
+            patches => change_all(targets, ticket, |index, old| patches[index].goal(old, *if_match, ticket.context()))?,
+        };
+        let done = patches.into_iter().zip(&written);
+        Ok(done.map(|(patch, written)| Patched::new(patch.slot, patch.before, written.as_ref(), patch.hunks)).collect())
+    }
 }
 
-fn patch_all(
-    targets: &[Target],
-    files: &[FilePatch],
-    if_match: Option<Digest>,
-    ticket: &Ticket<'_>,
-) -> Result<Vec<Patched>, ToolError> {
-    let mut patches: Vec<Patch<'_>> = targets.iter().zip(files).map(Patch::new).collect();
-    // One file alone can be replaced on any file system, and needs no note for the others.
-    let written = match &mut patches[..] {
-        [only] if only.file.change != Change::Delete => {
-            let make = |old: Option<&Old>| only.contents(old, if_match, ticket.context()).map(Body::Bytes);
-            vec![Some(replace(&targets[0].slot, targets[0].seen, ticket, make)?)]
-        }
-        patches => change_all(targets, ticket, |index, old| patches[index].goal(old, if_match, ticket.context()))?,
-    };
-    let done = patches.into_iter().zip(&written);
-    Ok(done.map(|(patch, written)| Patched::new(patch.slot, patch.before, written.as_ref(), patch.hunks)).collect())
+/// What a person was shown is what is changed.
+fn check_same(slot: &Slot, shown: Option<Digest>, now: Digest) -> Result<(), ToolError> {
+    if shown.is_none_or(|shown| shown == now) { Ok(()) } else { Err(changed(&slot.shown)) }
 }
 
 /// One file of a diff on its way.
 struct Patch<'a> {
     slot: &'a Slot,
     file: &'a FilePatch,
+    shown: Option<Digest>,
     before: Option<Digest>,
     hunks: Vec<Placed>,
 }
 
 impl<'a> Patch<'a> {
-    fn new((target, file): (&'a Target, &'a FilePatch)) -> Self {
-        Self { slot: &target.slot, file, before: None, hunks: Vec::new() }
+    fn new(((target, file), shown): ((&'a Target, &'a FilePatch), Option<Digest>)) -> Self {
+        Self { slot: &target.slot, file, shown, before: None, hunks: Vec::new() }
     }
 
     fn goal(&mut self, old: Option<&Old>, if_match: Option<Digest>, cx: &Context<'_>) -> Result<Goal, ToolError> {
@@ -515,6 +538,9 @@ impl<'a> Patch<'a> {
         };
         self.before = old.map(|_| Digest::of(text.as_bytes()));
         check_match(&self.slot.shown, if_match, self.before)?;
+        if let Some(now) = self.before {
+            check_same(self.slot, self.shown, now)?;
+        }
         cx.check()?;
         let applied = diff::apply(&text, self.file, &self.slot.shown)?;
         check_size("the patched file", "max_edit_bytes", applied.text.len() as u64, cx.limits.edit_bytes)?;

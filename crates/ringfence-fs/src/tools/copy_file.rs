@@ -10,8 +10,9 @@ use serde::Deserialize;
 
 use super::{Changed, check_size};
 use crate::Fence;
+use crate::digest::Digest;
 use crate::mount::Opened;
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, changed, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -43,6 +44,8 @@ struct Work {
     from_secret: bool,
     to: Slot,
     target: Option<Stamp>,
+    /// What a person was shown of the file that is copied, and of the one that goes.
+    shown: (Option<Digest>, Option<Digest>),
 }
 
 impl Tool for CopyFile {
@@ -72,11 +75,14 @@ impl Tool for CopyFile {
             Touch { verb: Verb::Read, place: read },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
-        Ok(Plan { touches, work: Work { from, from_shown: source.shown, from_secret, to, target } })
+        Ok(Plan {
+            touches,
+            work: Work { from, from_shown: source.shown, from_secret, to, target, shown: (None, None) },
+        })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { from, from_shown, from_secret, to, target } = work;
+        let Work { from, from_shown, from_secret, to, target, shown } = work;
         let mut text = format!("copy `{from_shown}` ({} bytes) to `{}`", from.stamp.size, to.shown);
         let new = Contents::of(from.fd.as_fd(), &from.stamp, from_shown, cx)?;
         let old = target.map(|target| Contents::at(to, &target, cx)).transpose()?;
@@ -85,14 +91,23 @@ impl Tool for CopyFile {
             text.push_str(&format!(", replacing the file of {} bytes there", target.size));
             diffs.add(&to.shown, Some(old), Some(&new));
         }
-        let bound = fingerprint((from.stamp, new.digest, *target, old.and_then(|old| old.digest)));
+        *shown = (new.digest, old.and_then(|old| old.digest));
+        let bound = fingerprint((from.stamp, *target, *shown));
         let secret = *from_secret || to.place().sensitive().secret;
         Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
-        let Work { from, to, target, .. } = work;
-        let written = replace(&to, target, ticket, |_| Ok(Body::File { from: from.fd, stamp: from.stamp }))?;
+        let Work { from, to, target, shown, from_shown, .. } = work;
+        check_still_there(&to, target.as_ref(), ticket)?;
+        let written = replace(&to, target, ticket, |old| {
+            let cx = ticket.context();
+            check_shown(&to, shown.1, old, cx)?;
+            if shown.0.is_some() && shown.0 != Contents::of(from.fd.as_fd(), &from.stamp, &from_shown, cx)?.digest {
+                return Err(changed(&from_shown));
+            }
+            Ok(Body::File { from: from.fd, stamp: from.stamp })
+        })?;
         Ok(Changed::new(to.shown, &written, ticket))
     }
 }

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::manifest::{Class, Manifest, Whole, survey, touches_below};
 use crate::Fence;
 use crate::again::fsync;
+use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
 use crate::locks::{Intent, Tree};
 use crate::missing;
 use crate::mount::Durability;
-use crate::preview::{Contents, fingerprint};
+use crate::preview::{Contents, check_shown_at, fingerprint};
 use crate::recover::recover;
 use crate::replace::temporary_name;
 use crate::slot::{Meant, Slot, check_directory_writable, listing};
@@ -44,6 +45,8 @@ struct Work {
     slot: Slot,
     seen: Stamp,
     manifest: Option<Manifest>,
+    /// What a person was shown of a file.
+    shown: Option<Digest>,
 }
 
 /// What a delete returns.
@@ -96,11 +99,11 @@ impl Tool for DeleteFile {
         }
         let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
         touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
-        Ok(Plan { touches, work: Work { slot, seen, manifest } })
+        Ok(Plan { touches, work: Work { slot, seen, manifest, shown: None } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, manifest } = work;
+        let Work { slot, seen, manifest, shown } = work;
         let Some(manifest) = manifest else {
             if seen.kind != Kind::File {
                 let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.described());
@@ -108,7 +111,8 @@ impl Tool for DeleteFile {
             }
             let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
             let old = Contents::at(slot, seen, cx)?;
-            let preview = Preview::new(&text, fingerprint((*seen, old.digest))).with(old.beginning());
+            *shown = old.digest;
+            let preview = Preview::new(&text, fingerprint((*seen, *shown))).with(old.beginning());
             return Ok(preview.secret_if(slot.place().sensitive().secret));
         };
         let Manifest { entries, bytes, digest, .. } = manifest;
@@ -117,7 +121,7 @@ impl Tool for DeleteFile {
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, manifest } = work;
+        let Work { slot, seen, manifest, shown } = work;
         let cx = ticket.context();
         let parent = slot.base();
         let fail = |errno| fault(errno, &slot.shown);
@@ -128,6 +132,7 @@ impl Tool for DeleteFile {
             recover(&slot.mount, &held, &intent);
         }
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
+        check_shown_at(&slot, shown, &seen, cx)?;
         slot.judge_removal(ticket)?;
         // Once it has happened, nothing that can be had before may fail.
         let directory = match slot.mount.durability {

@@ -14,7 +14,7 @@ use super::{Changed, check_size, read_text};
 use crate::Fence;
 use crate::digest::{Digest, check_match};
 use crate::fault::fault;
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Slot};
 use crate::stamp::Stamp;
@@ -156,6 +156,8 @@ struct Work {
     seen: Stamp,
     edits: Vec<Edit>,
     if_match: Option<Digest>,
+    /// What a person was shown of the old contents.
+    shown: Option<Digest>,
 }
 
 struct Outcome {
@@ -192,11 +194,11 @@ impl Tool for EditFile {
         let spot = self.fence.locate(&path, cx)?;
         let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
-        Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match } })
+        Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match, shown: None } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, edits, .. } = work;
+        let Work { slot, seen, edits, shown, .. } = work;
         let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
         let old = Contents::at(slot, seen, cx)?;
         let mut diffs = Diffs::new();
@@ -206,15 +208,18 @@ impl Tool for EditFile {
             None => diffs.say("this will be refused: it is not text that can be read"),
         }
         cx.check()?;
-        let preview = Preview::new(&text, fingerprint((*seen, old.digest)));
+        *shown = old.digest;
+        let preview = Preview::new(&text, fingerprint((*seen, *shown)));
         Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, edits, if_match } = work;
+        let Work { slot, seen, edits, if_match, shown } = work;
+        check_still_there(&slot, Some(&seen), ticket)?;
         let (mut replaced, mut mixed_endings) = (0, false);
         let written = replace(&slot, Some(seen), ticket, |old| {
             let Some(old) = old else { return Err(fault(Errno::NOENT, &slot.shown)) };
+            check_shown(&slot, shown, Some(old), ticket.context())?;
             let text = read_text(&slot, old, ticket.context())?;
             check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
             let edited = apply_all(&text, &edits, &slot.shown, ticket.context())?;

@@ -14,7 +14,7 @@ use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::mount::Mount;
 use crate::name::show;
-use crate::stamp::Kind;
+use crate::stamp::{Kind, Stamp};
 use crate::walk::{Ours, Step, Walk};
 
 /// One sensitive entry of a kind is enough to be asked; naming more than these of each helps nobody.
@@ -114,7 +114,9 @@ pub(super) fn survey(
         };
         let Some(stamp) = walk.look(&entry)? else { continue };
         let path = walk.path_of(&entry.name);
-        hasher.update(format!("{}\0{:?}\0{}\0{}\0", stamp.id.inode, stamp.kind, stamp.size, stamp.modified).as_bytes());
+        // The time of the last change of any kind cannot be set back.
+        let Stamp { id, kind, size, modified, changed, .. } = stamp;
+        hasher.update(format!("{}\0{kind:?}\0{size}\0{modified}\0{changed}\0", id.inode).as_bytes());
         hasher.update(&path);
         if manifest.locked.is_none() && closed.last() == Some(&true) {
             let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);

@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::manifest::{Class, Manifest, Whole, survey, touches_below};
 use crate::Fence;
 use crate::again::{fsync, renameat_with};
+use crate::digest::Digest;
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Intent, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::may_create;
 use crate::path::GuestPath;
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, check_shown_at, fingerprint};
 use crate::recover::recover;
 use crate::resolve::CAREFUL;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
@@ -53,6 +54,8 @@ struct Work {
     /// The file that goes, if one is overwritten.
     target: Option<Stamp>,
     manifest: Option<Manifest>,
+    /// What a person was shown of the file that moves, and of the one that goes.
+    shown: (Option<Digest>, Option<Digest>),
 }
 
 /// What a move returns.
@@ -104,11 +107,11 @@ impl Tool for MoveFile {
             touches.extend(touches_below(&there, &found.sensitive, Verb::Create));
             manifest = Some(found);
         }
-        Ok(Plan { touches, work: Work { from, to, seen, target, manifest } })
+        Ok(Plan { touches, work: Work { from, to, seen, target, manifest, shown: (None, None) } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { from, to, seen, target, manifest } = work;
+        let Work { from, to, seen, target, manifest, shown } = work;
         let mut text = format!("move `{}` to `{}`", from.shown, to.shown);
         if let Some(target) = target {
             text.push_str(&format!(", replacing the file of {} bytes there", target.size));
@@ -128,7 +131,8 @@ impl Tool for MoveFile {
             (None, None) => ringfence_kernel::Body::None,
         };
         let inside = manifest.as_ref().map(|manifest| manifest.digest);
-        let bound = fingerprint((*seen, new.digest, *target, old.as_ref().and_then(|old| old.digest), inside));
+        *shown = (new.digest, old.as_ref().and_then(|old| old.digest));
+        let bound = fingerprint((*seen, *target, *shown, inside));
         let secret = old.is_some() && (from.place().sensitive().secret || to.place().sensitive().secret);
         Ok(Preview::new(&text, bound).with(body).secret_if(secret))
     }
@@ -225,7 +229,7 @@ fn check_target(
 }
 
 fn check_unmoved(work: &Work, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let Work { from, to, seen, target, manifest } = work;
+    let Work { from, to, seen, target, manifest, shown } = work;
     let differs = |now: Option<Stamp>, seen: Option<&Stamp>| match (now, seen) {
         (None, None) => false,
         (Some(now), Some(seen)) => now.id != seen.id || (ticket.approved() && now != *seen),
@@ -236,6 +240,10 @@ fn check_unmoved(work: &Work, ticket: &Ticket<'_>) -> Result<(), ToolError> {
     }
     if differs(to.look()?, target.as_ref()) {
         return Err(changed(&to.shown));
+    }
+    check_shown_at(from, shown.0, seen, ticket.context())?;
+    if let Some(target) = target {
+        check_shown_at(to, shown.1, target, ticket.context())?;
     }
     // The policy judged what was in there, so that is what moves.
     if let Some(manifest) = manifest {

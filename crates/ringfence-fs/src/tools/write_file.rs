@@ -9,7 +9,7 @@ use crate::Fence;
 use crate::content::hash_up_to;
 use crate::digest::{Digest, check_match};
 use crate::fence::Given;
-use crate::preview::{Contents, Diffs, fingerprint};
+use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Parents, Slot};
 use crate::stamp::Stamp;
@@ -132,6 +132,8 @@ struct Work {
     seen: Option<Stamp>,
     content: Vec<u8>,
     if_match: Option<Digest>,
+    /// What a person was shown of the old contents.
+    shown: Option<Digest>,
 }
 
 impl Tool for WriteFile {
@@ -147,11 +149,11 @@ impl Tool for WriteFile {
         let seen = slot.look()?;
         let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
         let touches = vec![Touch { verb, place: slot.place() }];
-        Ok(Plan { touches, work: Work { slot, seen, content, if_match } })
+        Ok(Plan { touches, work: Work { slot, seen, content, if_match, shown: None } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, content, .. } = work;
+        let Work { slot, seen, content, shown, .. } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
@@ -159,13 +161,16 @@ impl Tool for WriteFile {
         let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
         let mut diffs = Diffs::new();
         diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(content)));
-        let bound = fingerprint((*seen, old.and_then(|old| old.digest)));
+        *shown = old.and_then(|old| old.digest);
+        let bound = fingerprint((*seen, *shown));
         Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
-        let Work { slot, seen, content, if_match } = work;
+        let Work { slot, seen, content, if_match, shown } = work;
+        check_still_there(&slot, seen.as_ref(), ticket)?;
         let written = replace(&slot, seen, ticket, |old| {
+            check_shown(&slot, shown, old, ticket.context())?;
             if if_match.is_some() {
                 let hash = |old: &crate::replace::Old| {
                     hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stamp.size, &slot.shown, ticket.context())

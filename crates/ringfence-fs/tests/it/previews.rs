@@ -1,5 +1,9 @@
 //! A person sees what would happen, and what they see is what happens.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
 use expect_test::{Expect, expect};
 use ringfence_kernel::{ErrorKind, Preset};
 use serde_json::{Value, json};
@@ -212,4 +216,107 @@ fn what_is_in_a_secret_is_marked_and_not_relayed() {
     }
     assert_eq!(world.error("read_file", &json!({"path": ".env"})), ErrorKind::ApprovalDenied);
     expect!["read `.env` (8 bytes)"].assert_eq(&person.last().preview);
+}
+
+type Change = fn(&Path);
+
+/// What another program does to a file while a person looks at the preview.
+const CHANGES: [(&str, Change); 7] = [
+    ("other contents", |file| std::fs::write(file, "one\ntwo\nthree\nfour\n").unwrap()),
+    ("contents of the same size and time", |file| {
+        let before = std::fs::metadata(file).unwrap();
+        std::fs::write(file, "ONE\ntwo\nthree\n").unwrap();
+        let times = std::fs::FileTimes::new().set_modified(before.modified().unwrap());
+        std::fs::File::options().write(true).open(file).unwrap().set_times(times).unwrap();
+        assert_eq!(std::fs::metadata(file).unwrap().modified().unwrap(), before.modified().unwrap());
+    }),
+    ("another file", |file| {
+        std::fs::write(file.with_extension("new"), "one\ntwo\nthree\n").unwrap();
+        std::fs::rename(file.with_extension("new"), file).unwrap();
+    }),
+    ("a link", |file| {
+        std::fs::remove_file(file).unwrap();
+        std::os::unix::fs::symlink("other", file).unwrap();
+    }),
+    ("a directory", |file| {
+        std::fs::remove_file(file).unwrap();
+        std::fs::create_dir(file).unwrap();
+    }),
+    ("nothing", |file| std::fs::remove_file(file).unwrap()),
+    ("another mode", |file| std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o640)).unwrap()),
+];
+
+/// Everything below a directory, by name, kind and contents.
+fn snapshot(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+        let kind = std::fs::symlink_metadata(&entry).unwrap().file_type();
+        let content = if kind.is_file() { std::fs::read_to_string(&entry).unwrap() } else { String::new() };
+        found.push(format!("{} {kind:?} {content:?}", entry.display()));
+        if kind.is_dir() {
+            found.extend(snapshot(&entry));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Asks about a call, changes `target` before the yes, and wants a conflict that left everything as it was then.
+#[track_caller]
+fn check_conflict(tool: &str, arguments: &Value, target: &str, (what, change): (&str, Change)) {
+    let person = Person::saying_yes();
+    let world = world(&person);
+    world.write("other", "2\n");
+    world.write("d/f", "one\ntwo\nthree\n");
+    let (file, root) = (world.root.join(target), world.root.clone());
+    let after = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&after);
+    person.meanwhile(move || {
+        change(&file);
+        *seen.lock().unwrap() = snapshot(&root);
+    });
+    let answer = world.call(tool, arguments);
+    assert_eq!(answer.error, Some(ErrorKind::Conflict), "{tool} {arguments} with {what}: {}", answer.text);
+    assert_eq!(snapshot(&world.root), *after.lock().unwrap(), "{tool} {arguments} with {what}");
+    assert_eq!(person.count(), 1);
+}
+
+#[test]
+fn what_changed_since_it_was_shown_is_a_conflict_and_stays() {
+    let patch = "--- a/f\n+++ b/f\n@@ -2,2 +2,2 @@\n two\n-three\n+3\n";
+    let two = format!("{patch}--- a/other\n+++ b/other\n@@ -1 +1 @@\n-2\n+two\n");
+    for change in CHANGES {
+        check_conflict("write_file", &json!({"path": "f", "content": "x"}), "f", change);
+        check_conflict("append_file", &json!({"path": "f", "content": "x"}), "f", change);
+        check_conflict("edit_file", &json!({"path": "f", "oldText": "three", "newText": "3"}), "f", change);
+        check_conflict("apply_patch", &json!({"patch": patch}), "f", change);
+        check_conflict("apply_patch", &json!({"patch": two}), "f", change);
+        check_conflict("delete_file", &json!({"path": "f"}), "f", change);
+        check_conflict("copy_file", &json!({"from": "other", "to": "f", "overwrite": true}), "f", change);
+        check_conflict("move_file", &json!({"from": "other", "to": "f", "overwrite": true}), "f", change);
+        check_conflict("move_file", &json!({"from": "f", "to": "other", "overwrite": true}), "f", change);
+    }
+    for change in CHANGES.into_iter().filter(|(what, _)| *what != "another mode") {
+        check_conflict("delete_file", &json!({"path": "d", "recursive": true}), "d/f", change);
+    }
+    // The file that is copied is held, so only its contents can change.
+    for change in &CHANGES[..2] {
+        check_conflict("copy_file", &json!({"from": "f", "to": "other", "overwrite": true}), "f", *change);
+    }
+}
+
+#[test]
+fn what_is_approved_and_still_the_same_is_done() {
+    let person = Person::saying_yes();
+    let world = world(&person);
+    world.write("big", "x".repeat(3 << 20));
+    world.value("write_file", &json!({"path": "f", "content": "1\n2\n"}));
+    world.value("append_file", &json!({"path": "f", "content": "3\n"}));
+    world.value("edit_file", &json!({"path": "f", "oldText": "2", "newText": "two"}));
+    world.value("apply_patch", &json!({"patch": "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-1\n+one\n two\n"}));
+    assert_eq!(world.read("f"), "one\ntwo\n3\n");
+    world.value("copy_file", &json!({"from": "f", "to": "big", "overwrite": true}));
+    world.value("move_file", &json!({"from": "big", "to": "f", "overwrite": true}));
+    world.value("delete_file", &json!({"path": "f"}));
+    assert_eq!((person.count(), snapshot(&world.root)), (7, Vec::new()));
 }
