@@ -14,10 +14,10 @@ use rustix::fs::{AtFlags, RenameFlags, fstat, unlinkat};
 use rustix::io::Errno;
 
 use crate::again::{fsync, renameat_with};
-use crate::batch_note::{BatchNote, Entry, Step};
+use crate::batch_note::{BatchNote, Entry, Known, Step};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
-use crate::locks::{Held, Intent, Tree};
+use crate::locks::{Held, Tree};
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::recover::recover;
 use crate::replace::{
@@ -41,6 +41,16 @@ pub(crate) enum Goal {
     Nothing,
 }
 
+impl Goal {
+    /// How much it holds.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Contents(Body::Bytes(bytes)) => bytes.len() as u64,
+            Self::Contents(Body::File { .. }) | Self::Nothing => 0,
+        }
+    }
+}
+
 /// Changes files of one mount, all or none. `make` is called for each with what is there now, under the locks of all,
 /// and says what shall be there instead. Nothing comes back for a file that went.
 pub(crate) fn change_all(
@@ -50,7 +60,8 @@ pub(crate) fn change_all(
 ) -> Result<Vec<Option<Written>>, ToolError> {
     let Some(Target { slot: first, .. }) = targets.first() else { return Ok(Vec::new()) };
     let (mount, cx) = (&*first.mount, ticket.context());
-    let _place = first.hold_place(Tree::Shared, cx)?;
+    // Alone: between the first step and the last, nobody else may take what stands there for what will stay.
+    let tree = first.hold_place(Tree::Alone, cx)?;
     for target in &targets[1..] {
         target.slot.check_place()?;
     }
@@ -71,23 +82,22 @@ pub(crate) fn change_all(
             members.push(Member::plan(&target.slot, parents.parent.as_fd(), goal, old, ticket)?);
         }
         let note = BatchNote::write(&mount.locks, &members.iter().map(Member::entry).collect::<Vec<_>>())?;
-        for held in &locks {
-            held.intend(&Intent::Batch { id: note.id().to_vec() })?;
-        }
-        carry_out(&mut members, &note, mount, ticket)
+        tree.leave_word(note.id())?;
+        let written = carry_out(&mut members, &note, mount, ticket);
+        // What was prepared goes before the note that names it.
+        drop(members);
+        drop(note);
+        tree.take_word_back();
+        written?
     };
-    // Whether it was done or taken back, no step is left to be thought of.
-    for held in &locks {
-        held.settle();
-    }
-    let written = written?;
+    drop(locks);
     for (parents, target) in std::mem::take(&mut made.0).into_iter().zip(targets) {
         parents.keep(mount.durability, &target.slot.shown)?;
     }
     Ok(written)
 }
 
-/// The locks of every target, taken in one order and held together.
+/// The locks of every target, so that what dead processes left there is cleaned up first.
 fn hold_all(mount: &Mount, targets: &[Target], cx: &Context<'_>) -> Result<Vec<Held>, ToolError> {
     loop {
         let ids = targets.iter().map(|target| lock_of(&target.slot)).collect::<Result<Vec<_>, _>>()?;
@@ -159,10 +169,11 @@ impl<'a> Member<'a> {
 
     /// For the note: as far as it is known, which files stand where.
     fn entry(&self) -> Entry {
-        let new = self.fresh.as_ref().and_then(|fresh| fstat(&fresh.fd).ok()).map(|stat| Stamp::of(&stat).id.inode);
-        let step = match (&self.goal, &self.old, new) {
-            (Goal::Nothing, Some(old), _) => Step::Remove { old: old.stamp.id.inode },
-            (Goal::Contents(_), Some(old), Some(new)) => Step::Replace { old: old.stamp.id.inode, new },
+        let new = self.fresh.as_ref().and_then(|fresh| fstat(&fresh.fd).ok()).map(|stat| Known::of(&Stamp::of(&stat)));
+        let old = self.old.as_ref().map(|old| Known::of(&old.stamp));
+        let step = match (&self.goal, old, new) {
+            (Goal::Nothing, Some(old), _) => Step::Remove { old },
+            (Goal::Contents(_), Some(old), Some(new)) => Step::Replace { old, new },
             (Goal::Contents(_), None, Some(new)) => Step::Create { new },
             _ => Step::Prepare,
         };
@@ -256,8 +267,9 @@ fn carry_out(
         Ok(synced) => synced.and_then(|()| note.sync(mount.durability).map_err(|errno| unsynced(errno, what(members)))),
         Err(refused) => {
             let back = members.iter().zip(&entries).rev().map(|(member, entry)| take_back(member.parent, entry));
-            note.forget_if(back.collect::<Vec<_>>().iter().all(Result::is_ok));
-            return Err(refused);
+            let all = back.collect::<Vec<_>>().iter().all(Result::is_ok);
+            note.forget_if(all);
+            return Err(if all { refused } else { half_done(refused) });
         }
     };
     let cleared = members.iter().zip(&entries).map(|(member, entry)| clear(member.parent, entry));
@@ -287,50 +299,51 @@ fn sync(members: &[Member<'_>], mount: &Mount) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Takes one step back, however far it had come. Safe to repeat; what is not ours is left, or kept under a name that
-/// everybody sees.
+/// The error where not every step could be taken back.
+fn half_done(refused: ToolError) -> ToolError {
+    refused
+        .hint("some of the files are changed and could not be changed back; the next start tries again")
+        .detail("committed", "unknown")
+}
+
+/// Takes one step back, however far it had come. Safe to repeat. What is not what we put there, by its contents too, is
+/// left, or kept under a name that everybody sees.
 pub(crate) fn take_back(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
     let Entry { step, name, temporary, .. } = entry;
     let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
-    let remove = |inode| remove_inode(parent, temporary, inode);
+    let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
+    let keep = || keep_as_conflict(parent, temporary).map(drop);
     // If the name was taken meanwhile, ours would be out of everybody's sight.
-    let put_back = || rename_onto_nothing(here, there).or_else(|_| keep_as_conflict(parent, temporary).map(drop));
-    let remove_or_put_back = |inode| {
-        remove(inode)?;
-        // In the last moment the name was somebody else's.
-        if inode_at(parent, temporary)?.is_some() { put_back() } else { Ok(()) }
-    };
-    match (*step, inode_at(parent, temporary)?) {
+    let put_back = || rename_onto_nothing(here, there).or_else(|_| keep());
+    let has = |place: &[u8], known: &Known| Ok(look(parent, place)?.is_some_and(|found| known.is(&found)));
+    // In the last moment the name may have been somebody else's.
+    let remove_or_put_back = |new: &Known| if has(temporary, new)? { remove() } else { put_back() };
+    match (step, look(parent, temporary)?) {
         // Only we can have put it there.
-        (Step::Prepare, Some(found)) => remove(found),
-        (Step::Create { new } | Step::Replace { new, .. }, Some(found)) if found == new => remove(new),
-        (Step::Create { new }, None) if inode_at(parent, name)? == Some(new) => {
+        (Step::Prepare, Some(_)) => remove(),
+        (Step::Create { new } | Step::Replace { new, .. }, Some(found)) if new.is(&found) => remove(),
+        (Step::Create { new }, None) if has(name, new)? => {
             rename_onto_nothing(there, here)?;
             remove_or_put_back(new)
         }
-        (Step::Replace { new, .. }, Some(_)) if inode_at(parent, name)? == Some(new) => {
+        (Step::Replace { new, .. }, Some(_)) if has(name, new)? => {
             exchange(parent, temporary, name)?;
             remove_or_put_back(new)
         }
         (Step::Replace { .. } | Step::Remove { .. }, Some(_)) => put_back(),
-        (Step::Create { .. }, _) | (Step::Prepare | Step::Replace { .. } | Step::Remove { .. }, None) => Ok(()),
+        (Step::Create { .. }, Some(_)) => keep(),
+        (_, None) => Ok(()),
     }
 }
 
-/// Removes what a step displaced, once all steps are made.
+/// Removes what a step displaced, once all steps are made. What was written to since is kept.
 pub(crate) fn clear(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
-    match entry.step {
-        Step::Replace { old, .. } | Step::Remove { old } => remove_inode(parent, &entry.temporary, old),
-        Step::Prepare | Step::Create { .. } => Ok(()),
+    let (Step::Replace { old, .. } | Step::Remove { old }) = &entry.step else { return Ok(()) };
+    match look(parent, &entry.temporary)? {
+        Some(found) if old.is(&found) => unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
+        Some(_) => keep_as_conflict(parent, &entry.temporary).map(drop),
+        None => Ok(()),
     }
-}
-
-fn remove_inode(parent: BorrowedFd<'_>, name: &[u8], inode: u64) -> Result<(), Errno> {
-    if inode_at(parent, name)? == Some(inode) { unlinkat(parent, name, AtFlags::empty()) } else { Ok(()) }
-}
-
-fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>, Errno> {
-    Ok(look(parent, name)?.map(|found| found.id.inode))
 }
 
 fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {

@@ -16,6 +16,7 @@ use crate::locks::{Locks, unusable};
 use crate::mount::{Durability, Mount};
 use crate::recover::open_parent;
 use crate::replace::{temporary_name, write_all};
+use crate::stamp::Stamp;
 use crate::walk::names_in;
 
 const PENDING: &str = "batch-";
@@ -35,21 +36,49 @@ pub(crate) struct Entry {
     pub(crate) temporary: Vec<u8>,
 }
 
-/// What is done to it, with the inodes that take part.
+/// What is done to it, with the files that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Its temporary name may have a file; nothing else happened yet.
     Prepare,
     Create {
-        new: u64,
+        new: Known,
     },
     Replace {
-        old: u64,
-        new: u64,
+        old: Known,
+        new: Known,
     },
     Remove {
-        old: u64,
+        old: Known,
     },
+}
+
+/// A file as it was when the note was written. An inode alone would not do: its number is given away again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    inode: u64,
+    size: u64,
+    modified: i128,
+}
+
+impl Known {
+    pub(crate) fn of(stamp: &Stamp) -> Self {
+        Self { inode: stamp.id.inode, size: stamp.size, modified: stamp.modified }
+    }
+
+    pub(crate) fn is(&self, stamp: &Stamp) -> bool {
+        *self == Self::of(stamp)
+    }
+
+    fn encode(&self) -> String {
+        format!("{}:{}:{}", self.inode, self.size, self.modified)
+    }
+
+    fn decode(text: &[u8]) -> Option<Self> {
+        let mut parts = std::str::from_utf8(text).ok()?.split(':');
+        let (inode, size, modified) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(Self { inode: inode.parse().ok()?, size: size.parse().ok()?, modified: modified.parse().ok()? })
+    }
 }
 
 /// The note of a batch that this process carries out. Dropped, it is gone.
@@ -65,10 +94,16 @@ pub(crate) struct BatchNote<'a> {
 impl<'a> BatchNote<'a> {
     /// Says which temporary names there will be, before there are any.
     pub(crate) fn write(locks: &'a Locks, entries: &[Entry]) -> Result<Self, ToolError> {
-        let id = temporary_name().map_err(unusable)?;
-        let file = locks.create(&called(PENDING, &id)).map_err(unusable)?;
-        let note = Self { locks, file, id, kept: Cell::new(false) };
-        retry_on_intr(|| flock(&note.file, FlockOperation::LockExclusive)).map_err(unusable)?;
+        let note = loop {
+            let id = temporary_name().map_err(unusable)?;
+            let file = locks.create(&called(PENDING, &id)).map_err(unusable)?;
+            let note = Self { locks, file, id, kept: Cell::new(false) };
+            retry_on_intr(|| flock(&note.file, FlockOperation::LockExclusive)).map_err(unusable)?;
+            // Whoever starts up in between takes it for a dead one's, and removes it.
+            if fstat(&note.file).map_err(unusable)?.st_nlink > 0 {
+                break note;
+            }
+        };
         write_all(note.file.as_fd(), &encode(entries)).map_err(unusable)?;
         Ok(note)
     }
@@ -114,8 +149,8 @@ impl Drop for BatchNote<'_> {
     }
 }
 
-/// Finishes a batch whose process died. Whoever finds a lock with its id comes here, and nobody can hold the note but
-/// another who does the same.
+/// Finishes a batch whose process died. Whoever finds word of it in the tree's lock comes here, and nobody can hold the
+/// note but another who does the same.
 pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
     for prefix in [PENDING, DONE] {
         recover_file(mount, &called(prefix, id), FlockOperation::LockExclusive);
@@ -139,12 +174,18 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
         return None;
     }
     let is_done = name.starts_with(DONE.as_bytes());
+    let mut all = true;
     for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
-        let Some(parent) = open_parent(mount, &entry.parent) else { continue };
-        // What cannot be done now, because it moved or is not ours to remove, is not tried for ever.
-        let _ = if is_done { clear(parent.as_fd(), &entry) } else { take_back(parent.as_fd(), &entry) };
+        let settled = open_parent(mount, &entry.parent).is_some_and(|parent| {
+            let settled = if is_done { clear(parent.as_fd(), &entry) } else { take_back(parent.as_fd(), &entry) };
+            settled.is_ok()
+        });
+        all &= settled;
     }
-    mount.locks.remove(name);
+    // What cannot be settled now is tried again at the next start.
+    if all {
+        mount.locks.remove(name);
+    }
     Some(())
 }
 
@@ -169,13 +210,12 @@ fn encode(entries: &[Entry]) -> Vec<u8> {
     let mut note = Vec::new();
     for Entry { step, parent, name, temporary } in entries {
         let (kind, old, new) = match step {
-            Step::Prepare => ("prepare", 0, 0),
-            Step::Create { new } => ("create", 0, *new),
+            Step::Prepare => ("prepare", Known::default(), Known::default()),
+            Step::Create { new } => ("create", Known::default(), *new),
             Step::Replace { old, new } => ("replace", *old, *new),
-            Step::Remove { old } => ("remove", *old, 0),
+            Step::Remove { old } => ("remove", *old, Known::default()),
         };
-        for field in [kind.as_bytes(), old.to_string().as_bytes(), new.to_string().as_bytes(), parent, name, temporary]
-        {
+        for field in [kind.as_bytes(), old.encode().as_bytes(), new.encode().as_bytes(), parent, name, temporary] {
             note.extend_from_slice(field);
             note.push(0);
         }
@@ -193,8 +233,8 @@ fn decode(note: &[u8]) -> Vec<Entry> {
             whole = std::mem::take(&mut list);
             continue;
         }
-        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
-        let (Some(old), Some(new)) = (number(), number()) else { break };
+        let mut known = || Known::decode(fields.next()?);
+        let (Some(old), Some(new)) = (known(), known()) else { break };
         let (Some(parent), Some(name), Some(temporary)) = (fields.next(), fields.next(), fields.next()) else { break };
         let step = match kind {
             b"prepare" => Step::Prepare,
@@ -210,13 +250,14 @@ fn decode(note: &[u8]) -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Step, decode, encode};
+    use super::{Entry, Known, Step, decode, encode};
 
     #[test]
     fn the_last_whole_list_counts() {
         let entry = |step| Entry { step, parent: b"a/b".to_vec(), name: b"c\n".to_vec(), temporary: b".t".to_vec() };
-        let first = [entry(Step::Prepare), entry(Step::Remove { old: 7 })];
-        let second = [entry(Step::Create { new: 9 }), entry(Step::Replace { old: 7, new: 8 })];
+        let known = |inode| Known { inode, size: 5, modified: -3 };
+        let first = [entry(Step::Prepare), entry(Step::Remove { old: known(7) })];
+        let second = [entry(Step::Create { new: known(9) }), entry(Step::Replace { old: known(7), new: known(8) })];
         let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
         assert_eq!(decode(&two), second);
         for end in 0..one.len() - 1 {

@@ -58,8 +58,10 @@ impl Slot {
     /// Refuses names that some systems would not tell from a guarded one, and names below one: it is a file.
     pub(crate) fn check_beside_guards(&self) -> Result<(), ToolError> {
         let path = self.path();
-        self.refuse_if("is too much like", |guard| guard != path && is_same(alike(guard), alike(&path)))?;
-        self.refuse_if("lies below", |guard| guard != path && is_at_or_below(&path, guard))
+        let alike_path = alike(&path).unwrap_or_default();
+        self.refuse_if("is too much like, or lies below,", |guard| {
+            guard != path && alike(guard).is_some_and(|guard| is_at_or_below(alike_path.as_bytes(), guard.as_bytes()))
+        })
     }
 
     /// Refuses something other than a file where a guarded file is or is to be.
@@ -141,8 +143,4 @@ impl Slot {
 
 fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-}
-
-fn is_same(one: Option<String>, other: Option<String>) -> bool {
-    one.is_some() && one == other
 }

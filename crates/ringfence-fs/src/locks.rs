@@ -44,7 +44,7 @@ pub(crate) enum Tree {
 /// The tree, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct TreeHeld {
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 /// A lock that is held until this is dropped.
@@ -67,8 +67,6 @@ pub(crate) enum Intent {
     /// Bytes are added to the end of a file that was `before` long. Found with a part of them at its end, and nothing
     /// else, it goes back to what it was.
     Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, content: Vec<u8> },
-    /// The file is one of several; a note of their own says what is done to them.
-    Batch { id: Vec<u8> },
 }
 
 /// A name below the root, and the inode that stood there when the note was made.
@@ -103,7 +101,7 @@ impl Locks {
             Tree::Alone => FlockOperation::NonBlockingLockExclusive,
         };
         wait_for(&lock, operation, cx)?;
-        Ok(TreeHeld { _lock: lock })
+        Ok(TreeHeld { lock })
     }
 
     /// The locks on two files, in an order that two callers never take the other way round.
@@ -174,6 +172,31 @@ impl Locks {
     }
 }
 
+impl TreeHeld {
+    /// Says that a batch is carried out, for whoever comes after us if we die. Only for who holds the tree alone.
+    pub(crate) fn leave_word(&self, batch: &[u8]) -> Result<(), ToolError> {
+        match pwrite(&self.lock, batch, 0) {
+            Ok(length) if length == batch.len() => Ok(()),
+            Ok(_) => Err(unusable(Errno::NOSPC)),
+            Err(errno) => Err(unusable(errno)),
+        }
+    }
+
+    /// The batch that a dead holder was carrying out.
+    pub(crate) fn word(&self) -> Result<Option<Vec<u8>>, ToolError> {
+        const LONGEST: usize = 256;
+        let mut word = vec![0; LONGEST];
+        let length = pread(&self.lock, &mut word, 0).map_err(unusable)?;
+        word.truncate(length);
+        Ok(Some(word).filter(|word| !word.is_empty()))
+    }
+
+    pub(crate) fn take_word_back(&self) {
+        // Left behind, it makes the next holder look for a batch that is over.
+        let _ = ftruncate(&self.lock, 0);
+    }
+}
+
 impl Held {
     pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
         let note = intent.encode();
@@ -236,7 +259,6 @@ impl Intent {
             Self::Overwrite { from, to } => {
                 ("overwrite", vec![&from.parent, &from.name, &to.parent, &to.name], vec![from.inode, to.inode])
             }
-            Self::Batch { id } => ("batch", vec![id], Vec::new()),
             Self::Append { parent, name, inode, before, content } => {
                 ("append", vec![parent, name], vec![*inode, *before, content.len() as u64])
             }
@@ -271,7 +293,6 @@ impl Intent {
             (b"overwrite", [from_parent, from, to_parent, to], &[source, target]) => {
                 Some(Self::Overwrite { from: place(from_parent, from, source), to: place(to_parent, to, target) })
             }
-            (b"batch", [id], []) => Some(Self::Batch { id: id.to_vec() }),
             _ => None,
         }
     }
@@ -340,7 +361,6 @@ mod tests {
                 before: 10,
                 content: b"a\0.b".to_vec(),
             },
-            Intent::Batch { id: b"0123".to_vec() },
         ];
         for intent in intents {
             let note = intent.encode();

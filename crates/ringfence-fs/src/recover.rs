@@ -8,7 +8,7 @@ use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
 use crate::again::{fsync, ftruncate, pread};
-use crate::batch_note::{recover_batch, recover_batches};
+use crate::batch_note::recover_batches;
 use crate::locks::{Held, Intent};
 use crate::mount::{Mount, look};
 use crate::path::GuestPath;
@@ -51,10 +51,6 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
             let swapped = inode_at(&from_parent, &from.name) == Some(to.inode)
                 && inode_at(&to_parent, &to.name) == Some(from.inode);
             swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
-        }
-        Intent::Batch { id } => {
-            recover_batch(mount, id);
-            Some(())
         }
         Intent::Append { parent, name, inode, before, content } => {
             let parent = open_parent(mount, parent)?;

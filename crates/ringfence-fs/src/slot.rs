@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
 use crate::again::{fsync, openat};
+use crate::batch_note::recover_batch;
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::locks::{Tree, TreeHeld};
 use crate::missing;
@@ -109,8 +110,8 @@ impl Slot {
 
     /// The log of a run is written by the host alone.
     fn check_not_ours(&self) -> Result<(), ToolError> {
-        let real = self.path();
-        if &*self.mount.alias == STATE_ALIAS && (real == b"logs" || real.starts_with(b"logs/")) {
+        let real = alike(&self.path()).unwrap_or_default();
+        if &*self.mount.alias == STATE_ALIAS && (real == "logs" || real.starts_with("logs/")) {
             let message = format!("`{}` is the log of the run; it can be read and not changed", self.shown);
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
@@ -141,6 +142,10 @@ impl Slot {
     /// whether the change is allowed, so it must not get another between the plan and the change.
     pub(crate) fn hold_place(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
         let held = self.mount.locks.hold_tree(hold, cx)?;
+        if let Some(batch) = held.word()? {
+            recover_batch(&self.mount, &batch);
+            held.take_word_back();
+        }
         self.check_place()?;
         Ok(held)
     }

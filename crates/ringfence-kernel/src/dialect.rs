@@ -59,7 +59,8 @@ impl Dialect {
             }
             // This one is a whole sentence instead of a category and its detail.
             Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
-            Self::Miniclaw => format!("{name}: {}", error.message),
+            // One line: a second one could be taken for another reply.
+            Self::Miniclaw => format!("{name}: {}", error.message.replace(['\n', '\r'], " ")),
         }
     }
 

@@ -175,6 +175,8 @@ enum Failure {
     Fatal(#[from] Fatal),
     #[error(transparent)]
     Audit(#[from] Broken),
+    #[error("the file with the heads cannot be read: {0}")]
+    Heads(std::io::Error),
     #[error("the arguments on standard input cannot be read: {0}")]
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
@@ -292,12 +294,12 @@ fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
             print(&format!("{records}:{hash}\n"), SUCCESS)
         }
         AuditCommand::Verify { head, heads } => {
-            let mut known = match heads {
-                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(Broken::Read)?))?,
-                None => Vec::new(),
+            let known = match heads {
+                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(Failure::Heads)?)),
+                None => Ok(Vec::new()),
             };
-            known.extend(head);
-            match verify(state, &known) {
+            let checked = known.and_then(|known| verify(state, &known.into_iter().chain(head).collect::<Vec<_>>()));
+            match checked {
                 Ok(Verified { records, signed, .. }) => {
                     print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)
                 }
@@ -416,7 +418,7 @@ impl CommonOptions {
 fn known_head(text: &str) -> Result<KnownHead, String> {
     let parsed = text.trim().split_once(':').and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
     match parsed {
-        Some((number, hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
+        Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
         _ => Err("it looks like what `ringfence audit head` prints".to_owned()),
     }
 }

@@ -56,11 +56,8 @@ pub fn run_state(state: &Path, project: &Path, run: &str) -> Result<PathBuf, Run
 
 /// The graph that a run goes along: the one that it was made with, else the one that is wanted now.
 pub fn graph_of(run: &Path, wanted: Option<&str>) -> Result<Option<String>, RunError> {
-    let kept = match std::fs::read(run.with_file_name(FACTS)) {
-        Ok(text) => serde_json::from_slice::<Facts>(&text).map_err(|error| RunError::Read(error.into()))?.graph,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(RunError::Read(error)),
-    };
+    let facts = std::fs::read(run.with_file_name(FACTS)).map_err(RunError::Read)?;
+    let kept = serde_json::from_slice::<Facts>(&facts).map_err(|error| RunError::Read(error.into()))?.graph;
     match (kept, wanted) {
         (Some(kept), Some(wanted)) if kept != wanted => Err(RunError::OtherGraph(kept, wanted.to_owned())),
         (kept, wanted) => Ok(kept.or_else(|| wanted.map(str::to_owned))),
@@ -76,21 +73,24 @@ pub fn new_run(state: &Path, project: &Path, run: Option<&str>, start: &Start) -
         None => format!("{}-{:04x}", now.replace([':', '-'], "").to_lowercase(), std::process::id() & 0xffff),
     };
     let directory = directory_of(state, project, &run)?;
+    let whole = directory.parent().unwrap_or(&directory);
     let private = || {
         let mut private = std::fs::DirBuilder::new();
         private.mode(0o700);
         private
     };
-    private().recursive(true).create(directory.parent().unwrap_or(&directory)).map_err(RunError::Make)?;
+    private().recursive(true).create(whole.parent().unwrap_or(whole)).map_err(RunError::Make)?;
     // Two who want the same id at once do not both get it.
-    private().create(&directory).map_err(|error| match error.kind() {
+    private().create(whole).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => RunError::Taken(run.clone()),
         _ => RunError::Make(error),
     })?;
-    private().create(directory.join("logs")).map_err(RunError::Make)?;
+    // What binds the run comes before its state: without the one, the other cannot be used.
     let facts = Facts { graph: start.graph.clone() };
     let facts = serde_json::to_vec(&facts).map_err(|error| RunError::Make(error.into()))?;
-    std::fs::write(directory.with_file_name(FACTS), facts).map_err(RunError::Make)?;
+    std::fs::write(whole.join(FACTS), facts).map_err(RunError::Make)?;
+    private().create(&directory).map_err(RunError::Make)?;
+    private().create(directory.join("logs")).map_err(RunError::Make)?;
     // JSON strings are YAML strings too.
     let entry = serde_json::to_string(&start.entry).map_err(|error| RunError::Make(error.into()))?;
     let text = format!(

@@ -18,8 +18,14 @@ use serde_json::{Map, Value, json};
 /// Texts longer than this are contents, whatever their argument is called.
 const LONGEST_PLAIN: usize = 200;
 
-/// Arguments that are contents, however short.
-const CONTENTS: [&str; 5] = ["content", "oldText", "newText", "patch", "update"];
+/// Arguments that say where and how, and never what: only their texts are written out.
+const PLAIN: [&str; 9] = ["path", "from", "to", "pattern", "glob", "operation", "encoding", "ifMatchSha256", "change"];
+
+/// A longer name of an argument is no name of ours.
+const LONGEST_NAME: usize = 64;
+
+/// More of a message than this helps nobody.
+const LONGEST_MESSAGE: usize = 1000;
 
 /// Writes the log of one run.
 pub struct RunLog {
@@ -76,16 +82,17 @@ impl AuditSink for RunLog {
 /// The arguments, with contents as their size and hash.
 fn input(arguments: &str) -> Value {
     match serde_json::from_str::<Map<String, Value>>(arguments) {
-        Ok(arguments) => {
-            arguments.into_iter().map(|(key, value)| (key.clone(), without_contents(&key, value))).collect()
-        }
+        Ok(arguments) => arguments
+            .into_iter()
+            .map(|(key, value)| (clipped(&key, LONGEST_NAME), without_contents(&key, value)))
+            .collect(),
         Err(_) => sum(arguments),
     }
 }
 
 fn without_contents(key: &str, value: Value) -> Value {
     match value {
-        Value::String(text) if CONTENTS.contains(&key) || text.len() > LONGEST_PLAIN => sum(&text),
+        Value::String(text) if !PLAIN.contains(&key) || text.len() > LONGEST_PLAIN => sum(&text),
         Value::Array(_) | Value::Object(_) => sum(&value.to_string()),
         plain => plain,
     }
@@ -95,9 +102,13 @@ fn output(record: &Record<'_>, error: Option<&ToolError>, reply: &str) -> Value 
     match error {
         None => json!({"ok": true, "reply": sum(reply)}),
         Some(error) => {
-            json!({"ok": false, "error": {"code": record.session.dialect.error_name(error), "message": error.message}})
+            json!({"ok": false, "error": {"code": record.session.dialect.error_name(error), "message": clipped(&error.message, LONGEST_MESSAGE)}})
         }
     }
+}
+
+fn clipped(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
 }
 
 fn sum(text: &str) -> Value {

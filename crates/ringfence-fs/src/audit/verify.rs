@@ -40,6 +40,8 @@ pub enum Broken {
     Head(u64, &'static str),
     #[error("the log ends at record {end}, and a head says that it reached {head}: the end was cut off")]
     Cut { end: u64, head: u64 },
+    #[error("the second place has no head at all")]
+    NoHeads,
     #[error("the audit log cannot be read: {0}")]
     Read(#[from] io::Error),
 }
@@ -49,8 +51,9 @@ pub fn verify(state: &Path, known: &[KnownHead]) -> Result<Verified, Broken> {
     let directory = open_own(state, DIRECTORY)?;
     let Snapshot { segments, heads } = Snapshot::take(&directory)?;
     let mut wanted: HashMap<u64, Vec<String>> = HashMap::new();
-    let signed = heads.into_iter().map(|head| KnownHead { number: head.seq, hash: head.hash });
-    for KnownHead { number, hash } in signed.chain(known.iter().cloned()) {
+    let signed = heads.iter().map(|head| head.seq).max().unwrap_or(0);
+    let heads = heads.into_iter().map(|head| KnownHead { number: head.seq, hash: head.hash });
+    for KnownHead { number, hash } in heads.chain(known.iter().cloned()) {
         wanted.entry(number).or_default().push(hash);
     }
     let mut chain = Chain { seq: 0, hash: NOTHING.to_owned(), wanted };
@@ -61,22 +64,29 @@ pub fn verify(state: &Path, known: &[KnownHead]) -> Result<Verified, Broken> {
         }
         chain.read(&directory, &file, length)?;
     }
-    let signed = chain.wanted.keys().copied().max().unwrap_or(0);
-    if signed > chain.seq {
-        return Err(Broken::Cut { end: chain.seq, head: signed });
+    let furthest = chain.wanted.keys().copied().max().unwrap_or(0);
+    if furthest > chain.seq {
+        return Err(Broken::Cut { end: chain.seq, head: furthest });
     }
     Ok(Verified { records: chain.seq, signed, hash: chain.hash })
 }
 
 /// Reads heads that were sent to a second place, a line each. They are compared with the log as they are: whoever could
 /// write the log anew could sign it anew too.
-pub fn read_known_heads(second: impl BufRead) -> Result<Vec<KnownHead>, Broken> {
+pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, Broken> {
     let mut heads = Vec::new();
-    for (number, line) in (1..).zip(second.lines()) {
-        let head: Head = serde_json::from_str(&line?).map_err(|_| Broken::Head(number, "it is not a head"))?;
-        heads.push(KnownHead { number: head.seq, hash: head.hash });
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        second.read_until(b'\n', &mut line)?;
+        // A dying process may have left the last one incomplete; it says nothing.
+        let Some(text) = line.strip_suffix(b"\n") else { break };
+        if !text.is_empty() {
+            let head: Head = serde_json::from_slice(text).map_err(|_| Broken::Head(number, "it is not a head"))?;
+            heads.push(KnownHead { number: head.seq, hash: head.hash });
+        }
     }
-    Ok(heads)
+    if heads.is_empty() { Err(Broken::NoHeads) } else { Ok(heads) }
 }
 
 /// What there is at one moment between two records, so that calls can go on while it is checked.

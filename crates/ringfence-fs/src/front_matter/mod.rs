@@ -129,11 +129,16 @@ fn check_characters(block: &str) -> Result<(), FrontMatterError> {
             let reason = "a control character; write it as an escape in double quotes";
             return Err(FrontMatterError::invalid(index + 2, reason));
         }
+        // Some readers end the front matter at whatever begins like its end.
+        if line.starts_with("---") || line.starts_with("...") {
+            return Err(FrontMatterError::invalid(index + 2, "it begins like the line that closes the front matter"));
+        }
     }
     Ok(())
 }
 
-/// A tab is judged where it stands. A carriage return alone ends a line for some and not for others.
+/// A tab is judged where it stands. A carriage return alone, and the separators of lines and paragraphs, end a line for
+/// some and not for others.
 fn is_forbidden(c: char) -> bool {
-    (c.is_control() && c != '\t') || matches!(c, '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }

@@ -205,6 +205,10 @@ impl<'t> Builder<'t> {
         if name.len() > LONGEST_KEY {
             return Err(invalid(span, "a key of more than 1024 bytes"));
         }
+        // Some readers put what it says in the place of other keys, and others do not.
+        if name == "<<" {
+            return Err(invalid(span, "a merge key; write the values out"));
+        }
         let key_end = key.range.end;
         let behind = skip_blank(self.block, key_end);
         let colon = if self.block.as_bytes().get(behind) == Some(&b':') { Some(behind + 1) } else { None };

@@ -13,7 +13,16 @@ pub(super) fn flow(value: &Value) -> String {
         Value::String(text) => quoted(text),
         Value::Array(items) => format!("[{}]", joined(items)),
         Value::Object(pairs) => format!("{{{}}}", joined_pairs(pairs)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Number(number) => with_point(number.to_string()),
+        Value::Null | Value::Bool(_) => value.to_string(),
+    }
+}
+
+/// Readers of YAML 1.1 take a number with an exponent for text if it has no point.
+fn with_point(number: String) -> String {
+    match number.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => number,
     }
 }
 
@@ -44,7 +53,7 @@ fn quoted(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            c if is_escaped(c) => {
+            c if super::is_forbidden(c) => {
                 // Writing to a string cannot fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -53,8 +62,4 @@ fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
-}
-
-fn is_escaped(c: char) -> bool {
-    super::is_forbidden(c) || matches!(c, '\u{2028}' | '\u{2029}')
 }

@@ -13,10 +13,11 @@ use ringfence_kernel::{
 use rustix::io::Errno;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 
+use super::exact::Exact;
 use super::{check_size, read_text};
 use crate::Fence;
 use crate::batch::{Goal, Target, change_all};
@@ -102,7 +103,7 @@ struct UpdateArgs {
     /// Steps that were completed; those that are listed already are not added again.
     steps_completed: Option<Append<String>>,
     /// Variables to set; others stay.
-    variables: Option<Set<Map<String, Json>>>,
+    variables: Option<Set<Variables>>,
     /// Decisions that were made.
     decision_log: Option<Append<Decision>>,
     /// Files that were made; those that are listed already are not added again.
@@ -123,6 +124,19 @@ struct Append<T> {
 #[serde(deny_unknown_fields)]
 struct Set<T> {
     set: T,
+}
+
+/// Values by name. A name that is given twice, and a number that could not be kept as it is, are refused.
+#[derive(Debug, JsonSchema)]
+struct Variables(Map<String, Json>);
+
+impl<'de> Deserialize<'de> for Variables {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Exact::deserialize(deserializer)?.0 {
+            Json::Object(map) => Ok(Self(map)),
+            _ => Err(D::Error::custom("invalid type: variables are an object")),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -148,6 +162,9 @@ impl TryFrom<StandardArgs> for Args {
         match patch {
             StandardPatch::FrontMatter(mut patch) => {
                 let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: it names the file to update"))?;
+                if patch.if_match_sha256.is_some() && if_match_sha256.is_some() {
+                    return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
+                }
                 patch.if_match_sha256 = patch.if_match_sha256.or(if_match_sha256);
                 patch.of(Given::Workspace(path))
             }
@@ -189,7 +206,7 @@ impl From<UpdateArgs> for Update {
         Self {
             steps_completed_append: args.steps_completed.map(|steps| steps.append).unwrap_or_default(),
             artifacts_append: args.artifacts.map(|artifacts| artifacts.append).unwrap_or_default(),
-            variables_set: args.variables.map(|variables| variables.set).unwrap_or_default(),
+            variables_set: args.variables.map(|variables| variables.set.0).unwrap_or_default(),
             decision_log_append: decisions.into_iter().map(Decision::into_json).collect(),
             current_node_id: args.current_node_id.map(|node| node.set),
             updated_at: args.updated_at.map(|time| time.set),
@@ -494,7 +511,14 @@ impl Patching {
                 let make = |old: Option<&Old>| only.contents(old, *if_match, ticket.context()).map(Body::Bytes);
                 vec![Some(replace(&targets[0].slot, targets[0].seen, ticket, make)?)]
             }
-            patches => change_all(targets, ticket, |index, old| patches[index].goal(old, *if_match, ticket.context()))?,
+            patches => {
+                let mut left = ticket.context().limits.appended_file_bytes;
+                change_all(targets, ticket, |index, old| {
+                    let goal = patches[index].goal(old, *if_match, ticket.context())?;
+                    left = left.checked_sub(goal.size()).ok_or_else(too_much_at_once)?;
+                    Ok(goal)
+                })?
+            }
         };
         let done = patches.into_iter().zip(&written);
         Ok(done.map(|(patch, written)| Patched::new(patch.slot, patch.before, written.as_ref(), patch.hunks)).collect())
@@ -504,6 +528,12 @@ impl Patching {
 /// What a person was shown is what is changed.
 fn check_same(slot: &Slot, shown: Option<Digest>, now: Digest) -> Result<(), ToolError> {
     if shown.is_none_or(|shown| shown == now) { Ok(()) } else { Err(changed(&slot.shown)) }
+}
+
+/// What all files are to have is held until the last one is known.
+fn too_much_at_once() -> ToolError {
+    let message = "the patched files together exceed max_appended_file_bytes";
+    ToolError::new(ErrorKind::WriteLimit, message).hint("patch fewer files at once")
 }
 
 /// One file of a diff on its way.

@@ -6,6 +6,7 @@ mod copy_file;
 mod create_directory;
 mod delete_file;
 mod edit_file;
+mod exact;
 mod find_files;
 mod get_file_info;
 mod list_directory;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError};
+use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, visible_line};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -110,7 +110,8 @@ impl Graph {
         if to == self.entry_node_id {
             return Ok(());
         }
-        let message = format!("a new `{shown}` must stand at the entry node `{}`, not at `{to}`", self.entry_node_id);
+        let message =
+            format!("a new `{shown}` must stand at the entry node `{}`, not at `{}`", self.entry_node_id, short(to));
         let mut entry = Map::new();
         entry.insert("to".to_owned(), self.entry_node_id.as_str().into());
         entry.insert("label".to_owned(), "entry".into());
@@ -124,7 +125,7 @@ impl Graph {
             return Ok(());
         }
         Err(transition(
-            format!("`{shown}` names the node `{to}`, which the graph has not"),
+            format!("`{shown}` names the node `{}`, which the graph has not", short(to)),
             Value::Null,
             to,
             Vec::new(),
@@ -134,18 +135,20 @@ impl Graph {
     /// A run goes along an edge, or stays.
     pub(super) fn check_step(&self, old: &State, new: &State, shown: &str) -> Result<(), ToolError> {
         let (from, to) = (self.node_of(old), self.node_of(new));
+        let (from_shown, to_shown) = (short(from), short(to));
         if from == to || self.edges.iter().any(|edge| edge.from == from && edge.to == to) {
             return Ok(());
         }
         let next: Vec<&Edge> = self.edges.iter().filter(|edge| edge.from == from).collect();
-        let mut message = format!("`{shown}` cannot go from `{from}` to `{to}`: the workflow graph has no such edge");
+        let mut message =
+            format!("`{shown}` cannot go from `{from_shown}` to `{to_shown}`: the workflow graph has no such edge");
         if next.is_empty() {
             message.push_str("; nothing follows that node");
         } else {
             let names: Vec<String> = next.iter().map(|edge| format!("`{}` ({})", edge.to, edge.label)).collect();
             message.push_str(&format!("; next may be {}", names.join(", ")));
         }
-        Err(transition(message, from.into(), to, next.into_iter().map(Edge::describe).collect()))
+        Err(transition(message, from_shown.into(), to, next.into_iter().map(Edge::describe).collect()))
     }
 }
 
@@ -164,6 +167,13 @@ fn transition(message: String, from: Value, to: &str, allowed_next: Vec<Map<Stri
     let allowed_next: Vec<Value> = allowed_next.into_iter().map(Value::Object).collect();
     ToolError::new(ErrorKind::Transition, message)
         .detail("from", from)
-        .detail("to", to)
+        .detail("to", short(to))
         .detail("allowedNext", allowed_next)
+}
+
+/// A name that somebody made up is repeated in one line, and not at any length.
+fn short(name: &str) -> String {
+    const LONGEST: usize = 100;
+    let cut = &name[..name.floor_char_boundary(LONGEST)];
+    visible_line(cut) + if cut.len() < name.len() { "…" } else { "" }
 }

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
+use ringfence_kernel::visible_line;
 use serde_json::Value;
 
 /// More than these help nobody.
@@ -37,7 +38,15 @@ fn compile(schema: &str) -> Option<Validator> {
     jsonschema::options().should_validate_formats(true).build(&schema).ok()
 }
 
+/// What breaks a schema, in one line of a length that can be read: keys are somebody's own words.
 fn describe(error: &ValidationError<'_>) -> String {
+    const LONGEST: usize = 300;
+    let said = visible_line(&explain(error));
+    let cut = &said[..said.floor_char_boundary(LONGEST)];
+    if cut.len() < said.len() { format!("{cut}…") } else { said }
+}
+
+fn explain(error: &ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
     let place = place.trim_start_matches('/');
     let at = |problem: String| if place.is_empty() { problem } else { format!("`{place}` {problem}") };

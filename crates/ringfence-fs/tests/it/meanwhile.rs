@@ -188,3 +188,51 @@ fn an_entry_with_the_name_of_a_mount_is_marked_and_reached_with_a_dot() {
     assert_eq!(world.error("read_file", &json!({"path": "@pkg/f"})), ErrorKind::NotFound);
     assert_eq!(world.value("read_file", &json!({"path": "./@pkg/f"}))["content"], "of the workspace");
 }
+
+#[test]
+fn what_is_appended_beside_patches_of_several_files_is_never_lost() {
+    let world = World::new();
+    world.write("f1", "one\n");
+    world.write("f2", "two\n");
+    let patch = |from: &str, to: &str| {
+        let part = |file: &str, old: &str, new: &str| format!("--- {file}\n+++ {file}\n@@ -1 +1 @@\n-{old}\n+{new}\n");
+        json!({"patch": part("f1", &format!("{from}ne"), &format!("{to}ne")) + &part("f2", "two", "two")})
+    };
+    let over = AtomicBool::new(false);
+    let (patched, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut acknowledged = 0;
+    std::thread::scope(|scope| {
+        // Somebody else replaces the second file, so that patches are refused after the first file was changed.
+        scope.spawn(|| {
+            let tried = || patched.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed);
+            while !over.load(Ordering::Relaxed) {
+                // Every other patch is let through.
+                if tried() / 2 % 2 == 0 {
+                    std::fs::write(world.root.join("f3"), "two\n").unwrap();
+                    std::fs::rename(world.root.join("f3"), world.root.join("f2")).unwrap();
+                }
+                std::thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for (from, to) in [("o", "O"), ("O", "o")] {
+                    let done = world.call("apply_patch", &patch(from, to)).error.is_none();
+                    if done { &patched } else { &refused }.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let started = Instant::now();
+        let both = || patched.load(Ordering::Relaxed) > 0 && refused.load(Ordering::Relaxed) > 0;
+        while started.elapsed() < SOME_TIME * 2 || !both() {
+            let line = json!({"path": "f1", "content": format!("line {acknowledged}\n")});
+            if world.call("append_file", &line).error.is_none() {
+                acknowledged += 1;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    println!("{acknowledged} lines, {patched:?} patches, {refused:?} refused");
+    let lines: Vec<String> = world.read("f1").lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(lines, (0..acknowledged).map(|number| format!("line {number}")).collect::<Vec<_>>());
+}

@@ -242,3 +242,27 @@ fn what_a_model_is_told_is_what_holds_for_its_agent() {
     let said = run.call_as("small", config, "fs.write", &json!({"path": "@project/f", "content": "x".repeat(5001)}));
     assert_eq!(said.error(), "E_WRITE_LIMIT");
 }
+
+#[test]
+fn a_run_that_was_not_made_whole_cannot_be_used() {
+    let run = Run::along(GRAPH);
+    let project = std::fs::read_dir(run.site.state.join("projects")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(project.join("runs/first/run.json")).unwrap();
+    let said = run.call("fs.read", &json!({"path": "@state/workflow.md"}));
+    assert_eq!(said.code, Some(2), "{said:?}");
+}
+
+#[test]
+fn the_log_of_a_run_has_no_contents_under_any_name_and_no_line_of_any_length() {
+    let run = Run::new();
+    let long = "k".repeat(100_000);
+    for arguments in
+        [json!({"contents": "HIDDEN"}), json!({"path": "@project/f", "text": "HIDDEN"}), json!({long: "x"})]
+    {
+        run.call("fs.write", &arguments);
+    }
+    let log = run.fields("fs.read", &json!({"path": "@state/logs/execution.jsonl"}));
+    let text = log["content"].as_str().unwrap();
+    assert!(!text.contains("HIDDEN"), "{text}");
+    assert!(text.lines().all(|line| line.len() < 4000), "{text}");
+}

