@@ -392,6 +392,13 @@ mod tests {
         refused(&[&"{a,b}".repeat(11)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);
     }
 
+    #[test]
+    fn a_pattern_may_be_as_long_as_it_may_be() {
+        for pattern in ["x".repeat(1024), "{a,b}".repeat(10)] {
+            Paths::parse(&[pattern]).unwrap();
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -432,15 +439,31 @@ mod tests {
         check_host(&["docs.rs:22"], "docs.rs:22", BOTH);
         check_host(&["docs.rs:22"], "docs.rs:443", NEITHER);
         check_host(&["docs.rs:22"], "docs.rs", WIDE);
+        // What ends an address without brackets is no port.
+        check_host(&["*:22"], "::22", WIDE);
         check_host(&["*", "!docs.rs"], "docs.rs:443", NEITHER);
         check_host(&["*", "!docs.rs"], "docs.rs:22", WIDE);
     }
 
     #[test]
     fn what_is_no_host_is_refused() {
-        for bad in
-            ["", "https://docs.rs/", "a@b", "*.", "*docs.rs", "a.*.b", "a:b", "a:99999", "a:0", "::1", "a..b", "é.fr"]
-        {
+        for bad in [
+            "",
+            "https://docs.rs/",
+            "a@b",
+            "*.",
+            "*docs.rs",
+            "*.*.b",
+            "*.a..b",
+            "*.a*",
+            "a.*.b",
+            "a:b",
+            "a:99999",
+            "a:0",
+            "::1",
+            "a..b",
+            "é.fr",
+        ] {
             assert!(Hosts::parse(&owned(&[bad])).is_err(), "{bad}");
         }
         assert!(Hosts::parse(&owned(&["*", "!*"])).is_err());

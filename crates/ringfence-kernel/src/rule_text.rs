@@ -187,10 +187,8 @@ impl Example {
         let verb = verb_named(word);
         let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == Verb::Fetch);
         let (mount, place) = match place.strip_prefix('@') {
-            Some(rest) if !is_host => {
-                rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path))
-            }
-            _ => (None, place),
+            Some(rest) => rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path)),
+            None => (None, place),
         };
         if !is_host && (place.starts_with('/') || place.split('/').any(|part| part == "..")) {
             return Err(bad(key, format!("`{text}` is no place: a path starts inside its mount and has no `..`")));
