@@ -164,12 +164,13 @@ async fn a_yes_to_what_has_become_worse_meanwhile_does_not_count() {
     // What has nothing to do with it goes on.
     let road = asked_meanwhile([yes()], rules([json!({"decision": "ask", "path": "a"})]));
     assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
-    // And so does what is allowed by now.
-    let ask = json!({"decision": "ask", "path": "a"});
-    let allow = json!({"decision": "allow", "path": "a", "when": "read-secret"});
+    // And so does what is allowed by now, and raises its bit.
+    let allow = json!({"decision": "allow", "effect": "fetch", "when": ["read-secret", "saw-untrusted"]});
     let rule = |text: Value| Rule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
-    let policy = rules([ask]).with(Layer::Managed, vec![rule(allow)]);
-    assert_eq!(asked_meanwhile([yes()], policy).call(&json!({"path": "a"})).await.error, None);
+    let policy = rules([json!({"decision": "ask"})]).with(Layer::Managed, vec![rule(allow)]);
+    let road = asked_meanwhile([yes()], policy);
+    assert_eq!(road.call(&fetch).await.error, None);
+    assert_eq!(up(&road), ["read-secret", "saw-untrusted", "has-egress"]);
 }
 
 #[tokio::test]

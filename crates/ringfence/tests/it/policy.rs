@@ -92,6 +92,22 @@ fn a_link_and_another_spelling_are_no_way_around_a_rule() {
 }
 
 #[test]
+fn another_spelling_of_a_tool_is_no_way_around_a_rule() {
+    let site = site();
+    for rule in ["fs.read", "fs-read"] {
+        let config = config(&site, &format!("rules = [{{ decision = \"deny\", tool = \"{rule}\" }}]"));
+        for tool in ["fs.read", "fs-read"] {
+            let arguments = r#"{"path":"@project/README.md"}"#;
+            let options = ["--config", config.to_str().unwrap(), "--dialect", "crewagent"];
+            let said = site.run(&[&options[..], &["call", tool, arguments]].concat());
+            assert_eq!(said.reply()["error"]["details"]["rule"], "rule 1", "{rule} {tool}: {said:?}");
+            let said = site.run(&[&options[..], &["policy", "explain", tool, arguments]].concat());
+            assert!(said.out.starts_with("deny by the rule `rule 1`"), "{rule} {tool}: {said:?}");
+        }
+    }
+}
+
+#[test]
 fn a_denial_is_a_reply_that_helps() {
     let check = |text: &str, tool: &str, arguments: Value, expected: Expect| {
         expected.assert_eq(&call(&site(), text, tool, &arguments).out);
