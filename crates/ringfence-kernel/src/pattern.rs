@@ -344,6 +344,8 @@ mod tests {
         check(&["SRC/**"], "src/a", WIDE);
         check(&["stra\u{df}e"], "STRASSE", WIDE);
         check(&["\u{212a}ey"], "key", WIDE);
+        check(&["caf\u{e9}/**"], "CAFE\u{301}/a", WIDE);
+        check(&["cafe\u{301}/**"], "caf\u{e9}/a", WIDE);
         check(&["a."], "a.", BOTH);
     }
 

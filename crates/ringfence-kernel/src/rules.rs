@@ -38,7 +38,7 @@ impl Layer {
         }
     }
 
-    /// Which rule it is, in words that go before its name.
+    /// Whose rule it is, in words that follow its name.
     const fn owner(self) -> &'static str {
         match self {
             Self::Managed => "set by this machine's owner",
@@ -55,7 +55,9 @@ impl Layer {
 pub struct Rules {
     /// In the order in which they are asked; the preset is the last.
     layers: Vec<(Layer, Vec<Rule>)>,
+    /// On top of what the others decide.
     workspace: Vec<Rule>,
+    /// What asks even where a layer allows, unless the rule that does says it knows.
     guard: Vec<Rule>,
 }
 
@@ -183,20 +185,17 @@ fn third_bit() -> Vec<Rule> {
 }
 
 fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str) -> Verdict {
-    let would = format!("this would {} `{}`", touch.verb.as_str(), touch.place.shown);
+    let would = || format!("this would {} `{}`", touch.verb.as_str(), touch.place.shown);
     let grant = grant(layer, rule, touch, tool);
     let (reason, assurance) = match rule.decision {
         Decision::Allow => (rule.because.clone().unwrap_or_default(), Assurance::None),
         Decision::Ask => {
-            (sentence(layer, rule, &would), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
+            (sentence(layer, rule, &would()), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
         }
         Decision::Deny => {
-            let mut reason = sentence(layer, rule, &would);
-            if let Some(grant) = &grant {
-                let place = if layer == Layer::Preset { "instead" } else { "in that rule" };
-                reason = format!("{reason}; `{grant}` {place} would lift this");
-            }
-            (reason, Assurance::None)
+            let place = if layer == Layer::Preset { "instead" } else { "in that rule" };
+            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));
+            (sentence(layer, rule, &would()) + &lifted.unwrap_or_default(), Assurance::None)
         }
     };
     Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }

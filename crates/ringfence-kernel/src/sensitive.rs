@@ -8,6 +8,8 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
+use unicode_normalization::UnicodeNormalization as _;
+
 /// Why a name deserves a second look. It can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sensitivity {
@@ -230,12 +232,13 @@ pub(crate) fn fold(part: &str) -> String {
     folded
 }
 
-/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), and drops what nobody sees.
+/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), takes accents off their letters,
+/// where some file systems put them together and others do not, and drops what nobody sees.
 pub(crate) fn fold_case(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
-    let seen: String = text.chars().filter(|c| !is_ignorable(*c)).collect();
+    let seen: String = text.nfd().filter(|c| !is_ignorable(*c)).collect();
     seen.to_uppercase().to_lowercase()
 }
 
