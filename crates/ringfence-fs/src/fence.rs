@@ -14,6 +14,7 @@ use crate::again::openat;
 use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::guard::{ChangeRule, Guard};
+use crate::known::Known;
 use crate::locks::Locks;
 use crate::mount::{Durability, Mount, Rights, Spot};
 use crate::name::NameRule;
@@ -151,6 +152,7 @@ impl Fence {
         let spot = self.find(text)?;
         cx.name_subject(&spot.shown);
         spot.mount.check_in_place(cx.pace)?;
+        spot.mount.look_around(cx)?;
         Ok(spot)
     }
 
@@ -162,6 +164,7 @@ impl Fence {
         };
         cx.name_subject(&spot.shown);
         spot.mount.check_in_place(cx.pace)?;
+        spot.mount.look_around(cx)?;
         Ok(spot)
     }
 
@@ -251,6 +254,9 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
     let locks = open_private(state, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
+    let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| FenceError::Open { what: "note about secrets".to_owned(), source: errno.into() })?;
     Ok(Mount {
         alias: Arc::from(spec.alias),
         named,
@@ -264,6 +270,7 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
         quick,
         locks: Locks::new(locks),
         digests: Digests::default(),
+        known: Known::read(note),
         guards: Vec::new(),
         root,
     })

@@ -95,7 +95,7 @@ impl IgnoreRules {
 fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &Context<'_>) -> impl Iterator<Item = Gitignore> {
     // The second can overrule the first, so it comes later.
     [&b".gitignore"[..], b".ignore"].into_iter().filter_map(move |name| {
-        let file = mount.open_entry(directory, name).ok()?;
+        let (file, _) = mount.open_entry(directory, name).ok()?;
         let text = read_up_to(&file, MOST_BYTES, cx).ok()?;
         let mut builder = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&text).lines() {

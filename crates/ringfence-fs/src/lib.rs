@@ -17,6 +17,7 @@ mod fence;
 mod front_matter;
 mod guard;
 mod ignore_rules;
+mod known;
 mod locks;
 mod missing;
 mod mount;

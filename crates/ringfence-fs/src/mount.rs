@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sensitivity, ToolError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
 use rustix::io::Errno;
 
@@ -15,6 +15,7 @@ use crate::again::{openat, renameat_with};
 use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::guard::Guard;
+use crate::known::{At, Known};
 use crate::locks::Locks;
 use crate::missing;
 use crate::name::{NameRule, read_back, show};
@@ -59,6 +60,8 @@ pub(crate) struct Mount {
     pub(crate) quick: bool,
     pub(crate) locks: Locks,
     pub(crate) digests: Digests,
+    /// Files that deserve a second look whatever they are called.
+    pub(crate) known: Known,
     /// Files whose contents have rules of their own.
     pub(crate) guards: Vec<Guard>,
 }
@@ -117,7 +120,24 @@ impl Spot {
     }
 
     pub(crate) fn place(&self, resolved: Option<String>) -> Place {
-        Place { mount: Arc::clone(&self.mount.alias), given: self.path.shown(), resolved, shown: self.shown.clone() }
+        Place {
+            mount: Arc::clone(&self.mount.alias),
+            given: self.path.shown(),
+            resolved,
+            shown: self.shown.clone(),
+            sensitivity: Sensitivity::default(),
+        }
+    }
+
+    /// The place of a file whose contents are wanted.
+    pub(crate) fn place_of(&self, file: &mut Opened, cx: &Context<'_>) -> Result<Place, ToolError> {
+        let mut place = self.place(file.resolved.take());
+        let (named, at) = (place.sensitive(), At::open(&file.fd));
+        place.sensitivity = match cx.pace {
+            Pace::Patient => self.mount.weigh(named, at, &file.stamp),
+            Pace::Quick => self.mount.weigh_quickly(named, at, &file.stamp).ok_or_else(|| cx.stall())?,
+        };
+        Ok(place)
     }
 
     /// A slash at the end of a path is fine where a directory is going to be.
@@ -190,12 +210,12 @@ impl Mount {
     }
 
     /// Contents by one name in a directory that a walk holds: only a regular file that may be read.
-    pub(crate) fn open_entry(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_entry(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stamp), Errno> {
         let fd = self.open_at(directory, name, OFlags::RDONLY)?;
         let stamp = Stamp::of(&fstat(&fd)?);
         match stamp.kind {
             Kind::File if stamp.closed_to_readers() => Err(Errno::ACCESS),
-            Kind::File => Ok(fd),
+            Kind::File => Ok((fd, stamp)),
             _ => Err(Errno::NXIO),
         }
     }

@@ -16,11 +16,12 @@ use globset::GlobSet;
 use grep_matcher::{LineTerminator, Matcher as _};
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
-use ringfence_kernel::{Context, Place, Signal, ToolError, Touch, Verb, sensitivity};
+use ringfence_kernel::{Context, Place, Sensitivity, Signal, ToolError, Touch, Verb, sensitivity};
 use rustix::io::Errno;
 
 use crate::fault::fault;
 use crate::ignore_rules::IgnoreRules;
+use crate::known::{At, Identity, Known};
 use crate::mount::Mount;
 use crate::name::show;
 use crate::walk::{Step, Walk};
@@ -123,7 +124,7 @@ impl Skipped {
 pub(crate) fn search_file(query: &Query, file: OwnedFd, cx: &Context<'_>) -> Result<Found, ToolError> {
     let mut found = Found::default();
     match search_one(query, file, String::new(), cx.signal(), &mut searcher(query)) {
-        Verdict::Searched(hits) => {
+        Verdict::Searched { hits, .. } => {
             found.scanned = 1;
             found.hits = hits;
         }
@@ -167,7 +168,7 @@ pub(crate) fn search_tree(
     });
     walked?;
     cx.check()?;
-    Ok(board.into_found(query.most))
+    Ok(board.into_found(query.most, &mount.known))
 }
 
 /// Where a search starts.
@@ -187,7 +188,11 @@ struct Job {
 
 /// What searching a file came to.
 enum Verdict {
-    Searched(Vec<Hit>),
+    Searched {
+        hits: Vec<Hit>,
+        /// For a file that has other names: the walk may still come to one that says that it is a secret.
+        linked: Option<Identity>,
+    },
     Skipped(Skip),
 }
 
@@ -223,11 +228,20 @@ fn feed(
             return Ok(());
         }
         let hidden = entry.name.starts_with(b".");
+        let path = walk.path_of(&entry.name);
+        let is_directory = walk.is_directory(&entry)?;
+        let mut named = Sensitivity::default();
+        if !is_directory {
+            let real = format!("{}/{}", at.place.resolved.as_deref().unwrap_or(&at.place.given), show(&path));
+            named = sensitivity(&real);
+            if named.is_any() {
+                // Also what is left out: another name of it may not be.
+                mount.meet(&real, walk.directory()?, &entry.name);
+            }
+        }
         if hidden && scope.hidden == Hidden::LeftOut {
             continue;
         }
-        let path = walk.path_of(&entry.name);
-        let is_directory = walk.is_directory(&entry)?;
         if scope.ignore_files && rules.ignores(&path, is_directory) {
             continue;
         }
@@ -251,7 +265,7 @@ fn feed(
             continue;
         }
         let touch = Touch { verb: Verb::Read, place: at.place.below(&path) };
-        if touch.place.names().any(|name| sensitivity(name).secret) {
+        if named.secret || touch.place.sensitive().secret {
             board.note(index, Skip::Secret);
             continue;
         }
@@ -279,7 +293,14 @@ fn work(query: &Query, mount: &Mount, jobs: &Mutex<Receiver<Job>>, board: &Board
             continue;
         }
         let verdict = match mount.open_entry(directory.as_fd(), &name) {
-            Ok(file) => search_one(query, file, path, signal, &mut searcher),
+            Ok((file, stamp)) if mount.known.recall(At::open(&file), &stamp).secret => Verdict::Skipped(Skip::Secret),
+            Ok((file, stamp)) => {
+                let linked = (stamp.links > 1).then(|| Identity::of(At::open(&file), &stamp));
+                match search_one(query, file, path, signal, &mut searcher) {
+                    Verdict::Searched { hits, .. } => Verdict::Searched { hits, linked },
+                    skipped => skipped,
+                }
+            }
             Err(_) => Verdict::Skipped(Skip::Unreadable),
         };
         board.put(index, verdict, query.most);
@@ -304,7 +325,7 @@ fn search_one(query: &Query, file: OwnedFd, path: String, signal: &Signal, searc
     match searcher.search_reader(&query.matcher, reader, &mut lines) {
         // A NUL far into a file that began as text makes it binary all the same.
         Ok(()) if lines.binary => Verdict::Skipped(Skip::Binary),
-        Ok(()) => Verdict::Searched(lines.hits),
+        Ok(()) => Verdict::Searched { hits: lines.hits, linked: None },
         Err(_) => Verdict::Skipped(Skip::Unreadable),
     }
 }
@@ -449,7 +470,7 @@ impl Board {
         while state.cut.is_none() {
             let next = state.finished;
             let Some(verdict) = state.verdicts.get(&next) else { break };
-            if let Verdict::Searched(hits) = verdict {
+            if let Verdict::Searched { hits, .. } = verdict {
                 state.hits += hits.len();
             }
             state.finished += 1;
@@ -460,7 +481,7 @@ impl Board {
         }
     }
 
-    fn into_found(self, most: usize) -> Found {
+    fn into_found(self, most: usize, known: &Known) -> Found {
         let State { verdicts, passed_over, cut, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let counts = |index: &usize| cut.is_none_or(|cut| *index <= cut);
         let mut found = Found { truncated: cut.is_some(), ..Found::default() };
@@ -469,7 +490,10 @@ impl Board {
         }
         for (_, verdict) in verdicts.into_iter().filter(|(index, _)| counts(index)) {
             match verdict {
-                Verdict::Searched(hits) => {
+                Verdict::Searched { linked: Some(linked), .. } if known.is_secret(linked) => {
+                    found.skipped.count(Skip::Secret);
+                }
+                Verdict::Searched { hits, .. } => {
                     found.scanned += 1;
                     found.hits.extend(hits);
                 }

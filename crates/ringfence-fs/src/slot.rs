@@ -6,13 +6,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sensitivity, ToolError};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
 use crate::again::{fsync, openat};
 use crate::batch_note::recover_batch;
 use crate::fault::{fault, unsynced, wrong_type};
+use crate::known::At;
 use crate::locks::{Tree, TreeHeld};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
@@ -39,6 +40,8 @@ pub(crate) struct Slot {
     /// Where the directory really is, as bytes below the root, empty for the root.
     real_parent: Vec<u8>,
     resolved: Option<String>,
+    /// What is known of the file that stands there.
+    pub(crate) sensitivity: Sensitivity,
 }
 
 /// Whether the directory of a new file has to be there already.
@@ -78,7 +81,7 @@ impl Slot {
         spot.writable()?;
         let Some((parent, name)) = spot.path.split() else { return Err(no_name(spot)) };
         let Deepest { fd: base, real: real_parent, missing } = deepest(spot, parent, parents)?;
-        let slot = Self {
+        let mut slot = Self {
             mount: Arc::clone(&spot.mount),
             resolved: Some(joined(&real_parent, &missing, name))
                 .filter(|real| real.as_slice() != spot.path.as_bytes())
@@ -89,10 +92,15 @@ impl Slot {
             shown: spot.shown.clone(),
             given: spot.path.shown(),
             real_parent,
+            sensitivity: Sensitivity::default(),
         };
         slot.check_not_ours()?;
         slot.check_beside_guards()?;
         let found = slot.look()?;
+        if let Some(found) = &found {
+            let at = At { fd: slot.base(), name: &slot.name };
+            slot.sensitivity = slot.mount.weigh(slot.place().sensitive(), at, found);
+        }
         if spot.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != Kind::Directory)
             && meant == Meant::Anything
@@ -196,6 +204,7 @@ impl Slot {
             given: self.given.clone(),
             resolved: self.resolved.clone(),
             shown: self.shown.clone(),
+            sensitivity: self.sensitivity,
         }
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{Touch, Verb, sensitivity};
+use crate::{Touch, Verb};
 
 /// One thing that happened in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,7 @@ impl Bit {
     pub fn raised_by(touch: &Touch) -> Option<Self> {
         match touch.verb {
             Verb::Fetch => Some(Self::HasEgress),
-            Verb::Read | Verb::MoveAway if touch.place.names().any(|name| sensitivity(name).secret) => {
-                Some(Self::ReadSecret)
-            }
+            Verb::Read | Verb::MoveAway if touch.place.sensitive().secret => Some(Self::ReadSecret),
             _ => None,
         }
     }

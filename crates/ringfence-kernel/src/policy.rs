@@ -238,7 +238,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Decision, Policy, Preset, Question};
-    use crate::{BitSet, Bits, Catalog, Dialect, Limits, Place, Principal, Session, Touch, Verb};
+    use crate::{BitSet, Bits, Catalog, Dialect, Limits, Place, Principal, Sensitivity, Session, Touch, Verb};
 
     fn touch(verb: Verb, given: &str, resolved: Option<&str>) -> Touch {
         let place = Place {
@@ -246,6 +246,7 @@ mod tests {
             given: given.to_owned(),
             resolved: resolved.map(str::to_owned),
             shown: given.to_owned(),
+            ..Place::default()
         };
         Touch { verb, place }
     }
@@ -306,6 +307,16 @@ mod tests {
             assert_eq!(Preset::named(preset.name()), Some(preset));
         }
         assert_eq!(Preset::named("yolo"), None);
+    }
+
+    #[test]
+    fn what_a_file_is_counts_whatever_it_is_called() {
+        let mut linked = touch(Verb::Read, "notes.txt", None);
+        linked.place.sensitivity = Sensitivity { secret: true, protected: false };
+        assert_eq!(decide(Preset::Edits, &[linked]), Decision::Ask);
+        let mut moved = touch(Verb::Overwrite, "notes.txt", None);
+        moved.place.sensitivity = Sensitivity { secret: false, protected: true };
+        assert_eq!(decide(Preset::Edits, &[moved]), Decision::Ask);
     }
 
     #[test]

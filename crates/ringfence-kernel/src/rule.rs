@@ -210,7 +210,9 @@ struct Name {
 impl<'a> Seen<'a> {
     pub(crate) fn of(touch: &'a Touch) -> Self {
         let Place { mount, .. } = &touch.place;
-        let names = touch.place.names().map(|name| Name::new(name, Some(touch.verb))).collect();
+        // What is known of a file whatever it is called holds under each of its names.
+        let known = |name: Name| Name { sensitivity: name.sensitivity.or(touch.place.sensitivity), ..name };
+        let names = touch.place.names().map(|name| known(Name::new(name, Some(touch.verb)))).collect();
         Self { verb: Some(touch.verb), mount: Some(mount), names }
     }
 

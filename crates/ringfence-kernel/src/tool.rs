@@ -94,7 +94,7 @@ impl Verb {
 }
 
 /// A path inside a mount, as given and, where a link or `..` made that another one, as resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub mount: Arc<str>,
     /// As the caller spelled it, without the mount.
@@ -103,6 +103,8 @@ pub struct Place {
     pub resolved: Option<String>,
     /// How replies and records spell it.
     pub shown: String,
+    /// What is known of it by what it is, whatever it is called here.
+    pub sensitivity: Sensitivity,
 }
 
 impl Place {
@@ -120,12 +122,13 @@ impl Place {
             given: join(&self.given),
             resolved: self.resolved.as_deref().map(join),
             shown: join(&self.shown),
+            sensitivity: Sensitivity::default(),
         }
     }
 
-    /// Why this deserves a second look, if it does.
+    /// Why this deserves a second look, if it does: by its names, or by what it is.
     pub fn sensitive(&self) -> Sensitivity {
-        self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::or)
+        self.names().map(sensitivity).fold(self.sensitivity, Sensitivity::or)
     }
 }
 

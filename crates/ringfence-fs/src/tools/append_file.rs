@@ -141,6 +141,7 @@ impl Tool for AppendFile {
             None => replace(&slot, seen, ticket, |_| Ok(Body::Bytes(content)))?,
             Some(_) => append(&slot, seen, &content, shown, ticket)?,
         };
+        slot.keep_known(slot.sensitivity);
         Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), added })
     }
 }

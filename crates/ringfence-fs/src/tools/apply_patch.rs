@@ -468,6 +468,7 @@ impl Updating {
             check_size("the updated file", "max_edit_bytes", updated.len() as u64, cx.limits.edit_bytes)?;
             Ok(Body::Bytes(updated.into_bytes()))
         })?;
+        slot.keep_known(slot.sensitivity);
         Ok(Patched::new(slot, before, Some(&written), Vec::new()))
     }
 }
@@ -520,6 +521,7 @@ impl Patching {
                 })?
             }
         };
+        targets.iter().for_each(|Target { slot, .. }| slot.keep_known(slot.sensitivity));
         let done = patches.into_iter().zip(&written);
         Ok(done.map(|(patch, written)| Patched::new(patch.slot, patch.before, written.as_ref(), patch.hunks)).collect())
     }

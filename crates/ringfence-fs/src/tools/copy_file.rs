@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -69,7 +69,7 @@ impl Tool for CopyFile {
             }
             _ => {}
         }
-        let read = source.place(from.resolved.take());
+        let read = source.place_of(&mut from, cx)?;
         let from_secret = read.sensitive().secret;
         let touches = vec![
             Touch { verb: Verb::Read, place: read },
@@ -98,7 +98,7 @@ impl Tool for CopyFile {
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
-        let Work { from, to, target, shown, from_shown, .. } = work;
+        let Work { from, from_shown, from_secret, to, target, shown } = work;
         check_still_there(&to, target.as_ref(), ticket)?;
         let written = replace(&to, target, ticket, |old| {
             let cx = ticket.context();
@@ -108,6 +108,7 @@ impl Tool for CopyFile {
             }
             Ok(Body::File { from: from.fd, stamp: from.stamp })
         })?;
+        to.keep_known(Sensitivity { secret: from_secret, protected: false });
         Ok(Changed::new(to.shown, &written, ticket))
     }
 }

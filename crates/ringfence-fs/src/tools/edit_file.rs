@@ -227,6 +227,7 @@ impl Tool for EditFile {
             mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
             Ok(Body::Bytes(edited.text.into_bytes()))
         })?;
+        slot.keep_known(slot.sensitivity);
         Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced, mixed_endings })
     }
 }

@@ -61,6 +61,8 @@ struct Work {
     spot: Spot,
     place: Place,
     directory: OwnedFd,
+    /// Where it really is, below the root of the mount.
+    real: String,
     args: Args,
 }
 
@@ -83,9 +85,10 @@ impl Tool for FindFiles {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
         let opened = spot.open_directory(cx)?;
+        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
         let place = spot.place(opened.resolved);
         let touches = vec![Touch { verb: Verb::List, place: place.clone() }];
-        Ok(Plan { touches, work: Work { spot, place, directory: opened.fd, args } })
+        Ok(Plan { touches, work: Work { spot, place, directory: opened.fd, real, args } })
     }
 
     fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
@@ -94,7 +97,7 @@ impl Tool for FindFiles {
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, place, directory, args } = work;
+        let Work { spot, place, directory, real, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0 };
@@ -106,6 +109,9 @@ impl Tool for FindFiles {
             outcome.scanned += 1;
             let path = walk.path_of(&entry.name);
             let is_directory = walk.is_directory(&entry)?;
+            if !is_directory {
+                spot.mount.meet(&format!("{real}/{}", show(&path)), walk.directory()?, &entry.name);
+            }
             if args.matcher.is_match(std::ffi::OsStr::from_bytes(&path)) {
                 let shown = format!("{}{}", show(&path), if is_directory { "/" } else { "" });
                 if outcome.paths.len() as u64 == most || shown.len() as u64 > left {

@@ -2,9 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringfence_kernel::{
-    Context, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb, sensitivity,
-};
+use ringfence_kernel::{Context, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
 use rustix::fs::readlinkat;
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -14,6 +12,7 @@ use crate::Fence;
 use crate::content::hash;
 use crate::digest::Digest;
 use crate::fault::fault;
+use crate::known::At;
 use crate::missing;
 use crate::mount::{Spot, look};
 use crate::name::show;
@@ -93,8 +92,11 @@ impl Tool for GetFileInfo {
         if spot.path.must_be_directory() && stamp.kind != Kind::Directory {
             return Err(fault(Errno::NOTDIR, &spot.shown));
         }
-        let place = spot.place(resolved);
-        let secret = place.names().any(|name| sensitivity(name).secret);
+        let mut place = spot.place(resolved);
+        if let (Some(parent), Some((_, name))) = (&parent, spot.path.split()) {
+            place.sensitivity = spot.mount.weigh(place.sensitive(), At { fd: parent.as_fd(), name }, &stamp);
+        }
+        let secret = place.sensitive().secret;
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work { spot, parent, stamp, secret } })
     }
 

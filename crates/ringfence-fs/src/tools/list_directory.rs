@@ -112,6 +112,8 @@ struct Work {
     spot: Spot,
     place: Place,
     directory: OwnedFd,
+    /// Where it really is, below the root of the mount.
+    real: String,
     depth: Depth,
     hidden: Hidden,
     links: Links,
@@ -197,8 +199,9 @@ impl Tool for ListDirectory {
         let Args { path, depth, hidden, links } = args;
         let spot = self.fence.locate_given(&path, cx)?;
         let opened = spot.open_directory(cx)?;
+        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
         let place = spot.place(opened.resolved);
-        let work = Work { spot, place: place.clone(), directory: opened.fd, depth, hidden, links };
+        let work = Work { spot, place: place.clone(), directory: opened.fd, real, depth, hidden, links };
         Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
     }
 
@@ -218,8 +221,12 @@ impl Tool for ListDirectory {
 
 /// One directory: every name is read, only those that are listed are looked at.
 fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, hidden, links, .. } = work;
+    let Work { spot, directory, real, hidden, links, .. } = work;
     let mut names = read_directory(directory.as_fd(), Ours::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
+    for entry in &names {
+        // Also what is not listed: another name of it may be read.
+        spot.mount.meet(&format!("{real}/{}", show(&entry.name)), directory.as_fd(), &entry.name);
+    }
     names.retain(|entry| hidden == Hidden::Shown || !entry.name.starts_with(b"."));
     if links == Links::LeftOut {
         // Where the directory does not say what an entry is, a look does.
@@ -246,7 +253,7 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
 
 /// A whole tree: past the limit, entries are only counted.
 fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, place, hidden, .. } = work;
+    let Work { spot, directory, place, real, hidden, .. } = work;
     let mut outcome =
         Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
@@ -254,6 +261,8 @@ fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
     let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
     while let Some(step) = walk.next()? {
         let Step::Entry(entry) = step else { continue };
+        let path = format!("{real}/{}", show(&walk.path_of(&entry.name)));
+        spot.mount.meet(&path, walk.directory()?, &entry.name);
         if hidden == Hidden::LeftOut && entry.name.starts_with(b".") {
             continue;
         }

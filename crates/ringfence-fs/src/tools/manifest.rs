@@ -12,6 +12,7 @@ use rustix::path::Arg;
 
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
+use crate::known::{At, last_names};
 use crate::mount::Mount;
 use crate::name::show;
 use crate::stamp::{Kind, Stamp};
@@ -29,8 +30,8 @@ pub(super) struct Manifest {
     pub(super) listed: Vec<Entry>,
     /// A directory that has entries and lets none of them go; empty for the directory itself.
     pub(super) locked: Option<String>,
-    /// Paths that the policy wants to know about, some of every kind.
-    pub(super) sensitive: Vec<String>,
+    /// Paths that the policy wants to know about, and what is known of each whatever it is called: some of every kind.
+    pub(super) sensitive: Vec<(String, Sensitivity)>,
     /// Another one means that something was added, removed or changed.
     pub(super) digest: Digest,
 }
@@ -127,12 +128,14 @@ pub(super) fn survey(
         // What a directory says its own size is depends on the file system and helps nobody.
         let size = if stamp.kind == Kind::Directory { 0 } else { stamp.size };
         manifest.bytes = manifest.bytes.saturating_add(size);
-        let class = classify(&path);
+        let mut class = classify(&path);
+        let known = mount.weigh(class.names[0], At { fd: walk.directory()?, name: &entry.name }, &stamp);
+        class.names[0] = class.names[0].or(known);
         if class != Class::default() {
             let seen = kinds.entry(class).or_default();
             *seen += 1;
             if *seen <= MOST_SENSITIVE {
-                manifest.sensitive.push(path.clone());
+                manifest.sensitive.push((path.clone(), known));
             }
         }
         if (manifest.listed.len() as u64) < cx.limits.delete_names && path.len() as u64 <= left {
@@ -167,8 +170,12 @@ fn is_closed(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool, Errn
 }
 
 /// The touches for sensitive entries below `place`.
-pub(super) fn touches_below(place: &Place, paths: &[String], verb: Verb) -> Vec<Touch> {
-    paths.iter().map(|path| Touch { verb, place: place.below(path) }).collect()
+pub(super) fn touches_below(place: &Place, paths: &[(String, Sensitivity)], verb: Verb) -> Vec<Touch> {
+    let touch = |(path, known): &(String, Sensitivity)| {
+        let place = place.below(path);
+        Touch { verb, place: Place { sensitivity: place.sensitivity.or(*known), ..place } }
+    };
+    paths.iter().map(touch).collect()
 }
 
 /// What the policy wants to know about the name of an entry below `place`.
@@ -182,9 +189,4 @@ fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
         found = found.or(here);
     }
     found
-}
-
-/// As many names as the longest rule about sensitive ones has, and one more.
-fn last_names(path: &str) -> &str {
-    path.rmatch_indices('/').nth(2).map_or(path, |(slash, _)| &path[slash + 1..])
 }

@@ -193,7 +193,7 @@ impl Tool for ReadFile {
         if args.oversize == Oversize::Refuse && file.stamp.size > cx.limits.read_bytes {
             return Err(too_large(cx));
         }
-        let place = spot.place(file.resolved.take());
+        let place = spot.place_of(&mut file, cx)?;
         Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, file, args } })
     }
 

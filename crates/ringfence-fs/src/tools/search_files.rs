@@ -243,8 +243,9 @@ impl Tool for SearchFiles {
                 (Target::Tree { start: opened.fd, place: place.clone() }, place)
             }
             Err(error) if error.kind == ErrorKind::WrongType => {
-                let opened = spot.open_content(cx)?;
-                (Target::File(opened.fd), spot.place(opened.resolved))
+                let mut opened = spot.open_content(cx)?;
+                let place = spot.place_of(&mut opened, cx)?;
+                (Target::File(opened.fd), place)
             }
             Err(error) => return Err(error),
         };

@@ -24,7 +24,7 @@ fn session() -> Session {
 
 /// Records one call: a begin and an end.
 fn call(log: &AuditLog, id: &str) {
-    let place = Place { mount: "w".into(), given: "a".to_owned(), resolved: None, shown: "a".to_owned() };
+    let place = Place { mount: "w".into(), given: "a".to_owned(), shown: "a".to_owned(), ..Place::default() };
     let touches = [Touch { verb: Verb::Create, place }];
     let moments = [
         Moment::Begin { rule: "preset", layer: Layer::Preset, approved: None, change: "c-1" },

@@ -15,6 +15,7 @@ mod audit;
 mod basics;
 mod blocked;
 mod found;
+mod identity;
 mod meanwhile;
 mod model;
 mod person;

@@ -147,6 +147,11 @@ impl World {
         Fence::new(workspace, Vec::new(), &self.directory.path().join("state"), Options::default()).unwrap();
     }
 
+    /// The same workspace as the next process finds it.
+    pub(crate) fn reopened(self, setup: Setup) -> Self {
+        Self::at(self.directory, setup)
+    }
+
     /// The host path that must never be in a reply.
     pub(crate) fn host_path(&self) -> &Path {
         self.directory.path()

@@ -38,7 +38,7 @@ impl Args {
         };
         let mount = if verb == Verb::Fetch { NET } else { "workspace" };
         let place =
-            Place { mount: Arc::from(mount), given: self.path.clone(), resolved: None, shown: self.path.clone() };
+            Place { mount: Arc::from(mount), given: self.path.clone(), shown: self.path.clone(), ..Place::default() };
         vec![Touch { verb, place }]
     }
 }

@@ -29,6 +29,7 @@ fn touch_through(verb: Verb, given: &str, resolved: Option<&str>) -> Touch {
         given: given.to_owned(),
         resolved: resolved.map(str::to_owned),
         shown: given.to_owned(),
+        ..Place::default()
     };
     Touch { verb, place }
 }

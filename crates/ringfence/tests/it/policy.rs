@@ -183,7 +183,7 @@ fn decide(settings: &Settings, verb: Verb, path: &str) -> Verdict {
         catalog: Catalog::default(),
         bits: Bits::default(),
     };
-    let place = Place { mount: "workspace".into(), given: path.to_owned(), resolved: None, shown: path.to_owned() };
+    let place = Place { mount: "workspace".into(), given: path.to_owned(), shown: path.to_owned(), ..Place::default() };
     let touches = [Touch { verb, place }];
     settings.rules().decide(&Question::new(&session, "write_file", &touches, BitSet::default()))
 }

@@ -1,0 +1,377 @@
+//! Files that were seen under a name that deserves a second look, known by what they are.
+//!
+//! A secret that was linked, moved or copied has another name and is a secret still. So a mount remembers every such file
+//! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
+//! its file is gone: a file is known by its device, its inode and the time at which it was made.
+//!
+//! Not here: which names those are (`sensitive.rs` in the kernel). What nobody came across under such a name is not known.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, sensitivity};
+use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
+use rustix::io::{retry_on_intr, write};
+
+use crate::again::pread;
+use crate::mount::{Mount, look};
+use crate::slot::Slot;
+use crate::stamp::{FileId, Kind, Stamp};
+use crate::walk::names_in;
+
+/// So many files are remembered. Settings alone take at most half of it, so that there is room for secrets.
+const MOST_FILES: usize = 1 << 16;
+
+/// As much of the note is read, and no more is written.
+const MOST_NOTED: u64 = 4 << 20;
+
+/// In a larger directory nobody looks around.
+const MOST_NAMES: usize = 20_000;
+
+/// So many directories at the root are looked into, unless they are larger than that.
+const MOST_DIRECTORIES: usize = 64;
+const MOST_BELOW: usize = 2000;
+
+/// What is known of the files of a mount.
+#[derive(Debug)]
+pub(crate) struct Known {
+    files: RwLock<HashMap<FileId, Seen>>,
+    /// One line for each file, only ever added to.
+    note: OwnedFd,
+    /// How much of it we know.
+    read: AtomicU64,
+    looked_around: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    born: Born,
+    sensitivity: Sensitivity,
+}
+
+/// When a file was made, in nanoseconds since 1970. Some file systems do not say.
+type Born = Option<i128>;
+
+/// Which file it is, also after others had its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    id: FileId,
+    born: Born,
+}
+
+/// Where a file can be looked at: a name in a directory, or with no name what the descriptor is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) name: &'a [u8],
+}
+
+impl<'a> At<'a> {
+    pub(crate) fn open(fd: &'a OwnedFd) -> Self {
+        Self { fd: fd.as_fd(), name: b"" }
+    }
+
+    fn born(self) -> Born {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let found = statx(self.fd, self.name, flags, StatxFlags::BTIME).ok()?;
+        let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        told.then(|| i128::from(found.stx_btime.tv_sec) * 1_000_000_000 + i128::from(found.stx_btime.tv_nsec))
+    }
+}
+
+impl Identity {
+    pub(crate) fn of(at: At<'_>, stamp: &Stamp) -> Self {
+        Self { id: stamp.id, born: at.born() }
+    }
+}
+
+/// Whether the next process is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    Noted,
+    InMemory,
+}
+
+impl Known {
+    /// What earlier processes noted.
+    pub(crate) fn read(note: OwnedFd) -> Self {
+        let known =
+            Self { files: RwLock::default(), note, read: AtomicU64::new(0), looked_around: AtomicBool::new(false) };
+        known.catch_up();
+        if known.noted() != known.read.load(Ordering::Acquire) {
+            // Whoever wrote it died in the middle of a line; the next one begins anew.
+            known.append("\n");
+        }
+        known
+    }
+
+    /// What other processes noted since.
+    fn catch_up(&self) {
+        let (start, end) = (self.read.load(Ordering::Acquire), self.noted().min(MOST_NOTED));
+        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
+        if bytes.is_empty() {
+            return;
+        }
+        let length = pread(&self.note, &mut bytes, start).unwrap_or(0);
+        // A line that is not whole yet is read the next time.
+        let whole = memchr::memrchr(b'\n', &bytes[..length]).map_or(0, |last| last + 1);
+        let text = String::from_utf8_lossy(&bytes[..whole]);
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        for (id, Seen { born, sensitivity }) in text.lines().filter_map(parse) {
+            let before = files.get(&id).filter(|seen| seen.born == born).map(|seen| seen.sensitivity);
+            if files.len() < MOST_FILES || files.contains_key(&id) {
+                files.insert(id, Seen { born, sensitivity: before.unwrap_or_default().or(sensitivity) });
+            }
+        }
+        self.read.store(start + whole as u64, Ordering::Release);
+    }
+
+    /// How long the note is.
+    fn noted(&self) -> u64 {
+        fstat(&self.note).map_or(0, |stat| Stamp::of(&stat).size)
+    }
+
+    /// One call, at the end of the file: lines of several processes do not mix. What cannot be noted is known as long as we
+    /// are here.
+    fn append(&self, line: &str) {
+        if self.noted() < MOST_NOTED {
+            let _ = retry_on_intr(|| write(&self.note, line.as_bytes()));
+        }
+    }
+
+    /// What is known of a file by what it is.
+    pub(crate) fn recall(&self, at: At<'_>, stamp: &Stamp) -> Sensitivity {
+        let seen = self.files.read().unwrap_or_else(PoisonError::into_inner).get(&stamp.id).copied();
+        match seen {
+            Some(seen) if seen.born == at.born() => seen.sensitivity,
+            _ => Sensitivity::default(),
+        }
+    }
+
+    pub(crate) fn is_secret(&self, Identity { id, born }: Identity) -> bool {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&id).is_some_and(|seen| seen.born == born && seen.sensitivity.secret)
+    }
+
+    fn remember(&self, identity: Identity, sensitivity: Sensitivity, keep: Keep) {
+        let Identity { id, born } = identity;
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let before = files.get(&id).filter(|seen| seen.born == born).map(|seen| seen.sensitivity);
+        let seen = Seen { born, sensitivity: before.unwrap_or_default().or(sensitivity) };
+        let room = if seen.sensitivity.secret { MOST_FILES } else { MOST_FILES / 2 };
+        if before == Some(seen.sensitivity) || (files.len() >= room && !files.contains_key(&id)) {
+            return;
+        }
+        files.insert(id, seen);
+        if keep == Keep::Noted {
+            self.append(&format(id, seen));
+        }
+    }
+
+    /// Whether nothing would have to be written to know this file.
+    fn is_settled(&self, named: Sensitivity, id: FileId) -> bool {
+        let knows = || self.files.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id);
+        !named.is_any() || knows()
+    }
+}
+
+impl Mount {
+    /// What a file is, by the names that it has here and by those that it had. What its names say is remembered.
+    pub(crate) fn weigh(&self, named: Sensitivity, at: At<'_>, stamp: &Stamp) -> Sensitivity {
+        if stamp.kind != Kind::File {
+            return Sensitivity::default();
+        }
+        if !named.is_any() {
+            return self.known.recall(at, stamp);
+        }
+        let known = self.known.recall(at, stamp).or(named);
+        self.known.remember(Identity::of(at, stamp), known, Keep::Noted);
+        known
+    }
+
+    /// The same for a call that must not wait. Nothing if it would have to.
+    pub(crate) fn weigh_quickly(&self, named: Sensitivity, at: At<'_>, stamp: &Stamp) -> Option<Sensitivity> {
+        self.known.is_settled(named, stamp.id).then(|| self.weigh(named, at, stamp))
+    }
+
+    /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
+    /// the root, or at least its last names.
+    pub(crate) fn meet(&self, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
+        let named = sensitivity(last_names(path));
+        if named.is_any()
+            && let Ok(Some(stamp)) = look(directory, name)
+        {
+            self.weigh(named, At { fd: directory, name }, &stamp);
+        }
+    }
+
+    /// Before a call: hears what other processes came across, and the first time looks at what usually is at the root of a
+    /// workspace, so that a link to it is known.
+    pub(crate) fn look_around(&self, cx: &Context<'_>) -> Result<(), ToolError> {
+        self.known.catch_up();
+        if self.known.looked_around.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if cx.pace == Pace::Quick {
+            return Err(cx.stall());
+        }
+        let root = self.root.as_fd();
+        let names = names_in(root, MOST_NAMES).unwrap_or_default();
+        names.iter().for_each(|name| self.meet_settled(name, root, name));
+        let telling = |name: &&String| name.starts_with('.') || sensitivity(name).is_any();
+        for above in names.iter().filter(telling).take(MOST_DIRECTORIES) {
+            cx.check()?;
+            let Ok(directory) = self.resolver.open_child(root, above.as_bytes()) else { continue };
+            for name in names_in(directory.as_fd(), MOST_BELOW).unwrap_or_default() {
+                self.meet_settled(&format!("{above}/{name}"), directory.as_fd(), &name);
+            }
+        }
+        self.known.looked_around.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// What every process finds again by looking around, and only protects, is not worth a line.
+    fn meet_settled(&self, path: &str, directory: BorrowedFd<'_>, name: &str) {
+        let named = sensitivity(path);
+        if !named.is_any() {
+            return;
+        }
+        let at = At { fd: directory, name: name.as_bytes() };
+        if let Ok(Some(stamp)) = look(directory, at.name)
+            && stamp.kind == Kind::File
+        {
+            let keep = if named.secret { Keep::Noted } else { Keep::InMemory };
+            self.known.remember(Identity::of(at, &stamp), named, keep);
+        }
+    }
+}
+
+impl Slot {
+    /// New contents are another file: it is as sensitive as the one before, or as the one that it was made from.
+    pub(crate) fn keep_known(&self, sensitivity: Sensitivity) {
+        if sensitivity.is_any()
+            && let Ok(Some(stamp)) = self.look()
+        {
+            self.mount.weigh(sensitivity, At { fd: self.base(), name: &self.name }, &stamp);
+        }
+    }
+}
+
+/// As many names as the longest rule about sensitive ones has, and one more: in a deep tree, the whole path of every
+/// entry would be a great deal to look at.
+pub(crate) fn last_names(path: &str) -> &str {
+    path.rmatch_indices('/').nth(2).map_or(path, |(slash, _)| &path[slash + 1..])
+}
+
+fn format(id: FileId, seen: Seen) -> String {
+    let born = seen.born.map_or_else(|| "-".to_owned(), |born| born.to_string());
+    let Sensitivity { secret, protected } = seen.sensitivity;
+    let why = match (secret, protected) {
+        (true, true) => "both",
+        (true, false) => "secret",
+        _ => "protected",
+    };
+    format!("{:x}:{:x}:{born}:{why}\n", id.device, id.inode)
+}
+
+fn parse(line: &str) -> Option<(FileId, Seen)> {
+    let mut parts = line.split(':');
+    let mut hex = || u64::from_str_radix(parts.next()?, 16).ok();
+    let id = FileId { device: hex()?, inode: hex()? };
+    let born = match parts.next()? {
+        "-" => None,
+        nanos => Some(nanos.parse().ok()?),
+    };
+    let (secret, protected) = match parts.next()? {
+        "both" => (true, true),
+        "secret" => (true, false),
+        "protected" => (false, true),
+        _ => return None,
+    };
+    let whole = parts.next().is_none();
+    whole.then_some((id, Seen { born, sensitivity: Sensitivity { secret, protected } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use ringfence_kernel::Sensitivity;
+
+    use super::{Identity, Keep, Known, Seen, format, last_names, parse};
+    use crate::stamp::FileId;
+
+    const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
+    const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
+
+    fn identity(inode: u64, born: Option<i128>) -> Identity {
+        Identity { id: FileId { device: 1, inode }, born }
+    }
+
+    fn note() -> std::fs::File {
+        tempfile::tempfile().unwrap()
+    }
+
+    fn known(note: &std::fs::File) -> Known {
+        Known::read(OwnedFd::from(note.try_clone().unwrap()))
+    }
+
+    #[test]
+    fn other_processes_know_what_was_noted() {
+        let note = note();
+        let first = known(&note);
+        first.remember(identity(7, Some(-5)), SECRET, Keep::Noted);
+        first.remember(identity(8, None), PROTECTED, Keep::Noted);
+        first.remember(identity(8, None), SECRET, Keep::Noted);
+        first.remember(identity(9, None), SECRET, Keep::InMemory);
+        let (next, beside) = (known(&note), known(&note));
+        next.remember(identity(11, None), SECRET, Keep::Noted);
+        beside.catch_up();
+        assert!(beside.is_secret(identity(11, None)));
+        assert!(next.is_secret(identity(7, Some(-5))) && next.is_secret(identity(8, None)));
+        assert!(!next.is_secret(identity(9, None)) && first.is_secret(identity(9, None)));
+    }
+
+    #[test]
+    fn an_inode_that_was_given_out_again_is_another_file() {
+        let known = known(&note());
+        known.remember(identity(7, Some(1)), SECRET, Keep::Noted);
+        assert!(!known.is_secret(identity(7, Some(2))));
+        known.remember(identity(7, Some(2)), PROTECTED, Keep::Noted);
+        assert!(!known.is_secret(identity(7, Some(2))));
+    }
+
+    #[test]
+    fn what_is_known_is_noted_once_and_lines_that_make_no_sense_are_passed_over() {
+        use std::io::{Read as _, Seek as _, Write as _};
+        let mut note = note();
+        note.write_all(b"1:7:5:secret\nx:y\n\n1:8:-:public\n1:9:-:bo").unwrap();
+        let known = known(&note);
+        known.remember(identity(7, Some(5)), SECRET, Keep::Noted);
+        known.remember(identity(10, None), SECRET, Keep::Noted);
+        known.remember(identity(10, None), SECRET, Keep::Noted);
+        let mut text = String::new();
+        note.rewind().unwrap();
+        note.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("\n1:9:-:bo\n1:a:-:secret\n"), "{text}");
+        assert!(known.is_secret(identity(7, Some(5))));
+    }
+
+    #[test]
+    fn a_line_is_read_back_as_it_was_written() {
+        for sensitivity in [SECRET, PROTECTED, Sensitivity { secret: true, protected: true }] {
+            for born in [None, Some(0), Some(i128::from(i64::MAX) * 1_000_000_000)] {
+                let (id, seen) = (FileId { device: u64::MAX, inode: 0 }, Seen { born, sensitivity });
+                assert_eq!(parse(format(id, seen).trim_end()), Some((id, seen)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_names_are_enough_for_every_rule() {
+        assert_eq!(last_names("a/b/c/d/e"), "c/d/e");
+        assert_eq!(last_names("a/b"), "a/b");
+    }
+}

@@ -1,0 +1,194 @@
+//! A secret stays one whatever it is called, and so does what other programs act on.
+
+use std::fs::hard_link;
+
+use ringfence_fs::Backend;
+use ringfence_kernel::{ErrorKind, Preset};
+use serde_json::{Value, json};
+
+use crate::person::Person;
+use crate::world::{Setup, World};
+
+const ENV: &str = "KEY=SECRET\n";
+
+fn setup(person: &Person) -> Setup {
+    Setup { preset: Preset::Edits, person: Some(person.clone()), ..Setup::default() }
+}
+
+/// A path can neither be read, nor searched, nor described by its contents, without somebody being asked.
+#[track_caller]
+fn check_secret(world: &World, path: &str) {
+    let asked = |tool: &str, arguments: Value| {
+        let answer = world.call(tool, &arguments);
+        assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", answer.text);
+        assert!(!answer.text.contains("SECRET"), "{tool} {arguments}: {}", answer.text);
+    };
+    asked("read_file", json!({"path": path}));
+    asked("search_files", json!({"path": path, "pattern": "KEY"}));
+    asked("copy_file", json!({"from": path, "to": "copied"}));
+    asked("move_file", json!({"from": path, "to": "moved"}));
+    asked("edit_file", json!({"path": path, "oldText": "KEY", "newText": "K"}));
+    asked("write_file", json!({"path": path, "content": "K"}));
+    asked("append_file", json!({"path": path, "content": "K"}));
+    asked("delete_file", json!({"path": path}));
+    let patch = format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-KEY=SECRET\n+K\n");
+    asked("apply_patch", json!({"patch": patch}));
+    let found = world.call("search_files", &json!({"path": ".", "pattern": "KEY", "includeIgnored": true}));
+    assert!(found.error.is_none() && !found.text.contains("SECRET"), "{}", found.text);
+    let described = world.value("get_file_info", &json!({"path": path}));
+    assert!(described["sha256"].is_null(), "{described}");
+}
+
+/// A path is like any other.
+#[track_caller]
+fn check_plain(world: &World, path: &str) {
+    world.value("read_file", &json!({"path": path}));
+}
+
+#[test]
+fn a_link_to_a_secret_is_a_secret_under_any_name() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for secret in [".env", ".ssh/config", ".aws/credentials", "server.pem"] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write(secret, ENV);
+            world.write("plain", "KEY\n");
+            hard_link(world.root.join(secret), world.root.join("notes.txt")).unwrap();
+            check_secret(&world, "notes.txt");
+            check_plain(&world, "plain");
+        }
+    }
+}
+
+#[test]
+fn a_secret_deep_inside_is_known_once_anything_came_across_it() {
+    let sights = [
+        ("list_directory", json!({"path": "a/b/c"})),
+        ("list_directory", json!({"path": "a", "recursive": true})),
+        ("find_files", json!({"path": "a", "glob": "*.md"})),
+        ("search_files", json!({"path": "a", "pattern": "nothing"})),
+        ("get_file_info", json!({"path": "a/b/c/.env"})),
+        ("read_file", json!({"path": "a/b/c/.env"})),
+        ("delete_file", json!({"path": "a/b", "recursive": true})),
+        ("move_file", json!({"from": "a/b", "to": "z"})),
+    ];
+    for (tool, arguments) in sights {
+        let world = World::with(setup(&Person::saying_no()));
+        world.write("a/b/c/.env", ENV);
+        hard_link(world.root.join("a/b/c/.env"), world.root.join("notes.txt")).unwrap();
+        check_plain(&world, "notes.txt");
+        let answer = world.call(tool, &arguments);
+        assert!(matches!(answer.error, None | Some(ErrorKind::ApprovalDenied)), "{tool}: {}", answer.text);
+        check_secret(&world, "notes.txt");
+    }
+}
+
+#[test]
+fn a_search_shows_no_secret_that_it_comes_across_later() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write("z/deep/.env", ENV);
+    hard_link(world.root.join("z/deep/.env"), world.root.join("a.txt")).unwrap();
+    let value = world.value("search_files", &json!({"path": ".", "pattern": "KEY"}));
+    assert_eq!((&value["matches"], &value["stats"]["skippedSecret"]), (&json!([]), &json!(1)));
+}
+
+#[test]
+fn a_secret_that_is_moved_or_copied_stays_one_and_the_next_process_knows() {
+    for (tool, from) in
+        [("move_file", ".env"), ("copy_file", ".env"), ("move_file", "a/b/.env"), ("copy_file", "a/b/.env")]
+    {
+        let person = Person::saying_yes();
+        let world = World::with(setup(&person));
+        world.write(from, ENV);
+        world.value(tool, &json!({"from": from, "to": "notes.txt"}));
+        assert_eq!(person.count(), 1);
+        world.value("read_file", &json!({"path": "notes.txt"}));
+        assert_eq!(person.count(), 2, "{tool}");
+        let world = world.reopened(setup(&Person::saying_no()));
+        std::fs::rename(world.root.join("notes.txt"), world.root.join("other.txt")).unwrap();
+        check_secret(&world, "other.txt");
+    }
+}
+
+#[test]
+fn a_directory_that_moves_takes_its_secrets_along() {
+    let person = Person::saying_yes();
+    let world = World::with(setup(&person));
+    world.write("x/.ssh/config", ENV);
+    world.value("move_file", &json!({"from": "x/.ssh", "to": "stuff"}));
+    let world = world.reopened(setup(&Person::saying_no()));
+    check_secret(&world, "stuff/config");
+    // Nor does it go with the directory that it is in now.
+    assert_eq!(world.error("delete_file", &json!({"path": "stuff", "recursive": true})), ErrorKind::ApprovalDenied);
+    assert_eq!(world.error("move_file", &json!({"from": "stuff", "to": "things"})), ErrorKind::ApprovalDenied);
+}
+
+#[test]
+fn a_secret_that_is_changed_stays_one() {
+    let patch = "--- a/notes.txt\n+++ b/notes.txt\n@@ -1 +1,2 @@\n KEY=SECRET\n+B\n";
+    let changes = [
+        ("edit_file", json!({"path": "notes.txt", "oldText": "=", "newText": " = "})),
+        ("append_file", json!({"path": "notes.txt", "content": "B\n"})),
+        ("apply_patch", json!({"patch": patch})),
+        ("move_file", json!({"from": "notes.txt", "to": "plain", "overwrite": true})),
+        ("copy_file", json!({"from": "notes.txt", "to": "plain", "overwrite": true})),
+    ];
+    for (tool, arguments) in changes {
+        let person = Person::saying_yes();
+        let world = World::with(setup(&person));
+        world.write(".env", ENV);
+        world.write("plain", "x");
+        world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
+        world.value(tool, &arguments);
+        let path = if arguments["to"].is_null() { "notes.txt" } else { "plain" };
+        let before = person.count();
+        world.value("read_file", &json!({"path": path}));
+        assert_eq!(person.count(), before + 1, "{tool}");
+    }
+}
+
+#[test]
+fn what_is_written_anew_is_no_secret_and_neither_is_what_gets_the_inode_of_one() {
+    let person = Person::saying_yes();
+    let world = World::with(setup(&person));
+    world.write(".env", ENV);
+    world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
+    let made = std::fs::metadata(world.root.join("notes.txt")).unwrap().created().ok();
+    world.value("write_file", &json!({"path": "notes.txt", "content": "x"}));
+    let before = person.count();
+    check_plain(&world, "notes.txt");
+    // A clock that ticks seldom could give two files the same time.
+    let ticked = || {
+        world.write("tick", "");
+        let now = std::fs::metadata(world.root.join("tick")).unwrap().created().ok();
+        std::fs::remove_file(world.root.join("tick")).unwrap();
+        now.is_none() || now != made
+    };
+    while !ticked() {}
+    for number in 0..50 {
+        world.write(&format!("new-{number}"), "x");
+        check_plain(&world, &format!("new-{number}"));
+    }
+    assert_eq!(person.count(), before);
+}
+
+#[test]
+fn what_other_programs_act_on_stays_protected() {
+    let person = Person::saying_yes();
+    let world = World::with(setup(&person));
+    world.write(".git/hooks/pre-commit", "#!/bin/sh\n");
+    world.value("move_file", &json!({"from": ".git/hooks/pre-commit", "to": "hook"}));
+    let world = world.reopened(setup(&Person::saying_no()));
+    check_plain(&world, "hook");
+    assert_eq!(world.error("append_file", &json!({"path": "hook", "content": "x"})), ErrorKind::ApprovalDenied);
+}
+
+#[test]
+fn a_hint_names_no_contents() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write(".env", ENV);
+    hard_link(world.root.join(".env"), world.root.join("notes.txt")).unwrap();
+    for path in ["notes.tx", ".en", "notes.txt/x"] {
+        let answer = world.call("read_file", &json!({"path": path}));
+        assert!(answer.error.is_some() && !answer.text.contains("KEY"), "{}", answer.text);
+    }
+}
