@@ -20,8 +20,8 @@ use crate::dialect::Notes;
 use crate::face::{Offer, Planned};
 use crate::record::Moment;
 use crate::{
-    Abandon, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Context, Decision, ErrorKind, Pace,
-    Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError, Touch, Verb,
+    Abandon, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Context, Decision, ErrorKind, Origin,
+    Pace, Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError, Touch, Verb,
     Verdict, id,
 };
 
@@ -105,11 +105,18 @@ impl Host {
             Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
             None => call,
         };
+        let origin = Origin {
+            session: session.id.clone(),
+            call: call.id.clone(),
+            tool: call.name.clone(),
+            may_undo: session.principal.may(Scope::Undo),
+        };
         let mut trip = Arc::new(Trip {
             parts: Arc::clone(&self.parts),
             session: Arc::clone(session),
             call,
             started: Instant::now(),
+            origin,
             covered: None,
             notes: Notes::default(),
         });
@@ -349,6 +356,7 @@ struct Trip {
     session: Arc<Session>,
     call: ToolCall,
     started: Instant,
+    origin: Origin,
     /// What a person said yes to when they changed the arguments.
     covered: Option<Covered>,
     notes: Notes,
@@ -368,6 +376,7 @@ impl Trip {
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
+            origin: self.origin.clone(),
             covered: Some(covered),
             notes: Notes { modified: true },
         }
@@ -376,17 +385,17 @@ impl Trip {
     /// Tries the call on the caller's own thread. `None` when it would have had to wait.
     fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
         let signal = Signal::new();
-        let cx = Context::new(&self.session.limits, Pace::Quick, &signal);
+        let cx = Context::new(&self.session.limits, Pace::Quick, &signal).made_by(&self.origin);
         let leg = guarded(self, &signal, || self.travel(offer, &cx))?;
         Ok(if cx.stalled() { None } else { leg })
     }
 
     fn go(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal))
+        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal).made_by(&self.origin))
     }
 
     fn run_approved(&self, asked: Asked, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        let cx = Context::new(&self.session.limits, Pace::Patient, signal);
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).made_by(&self.origin);
         self.run(asked.planned, &asked.touches, Permission { rule: asked.verdict.rule, approved: true }, &cx)
     }
 

@@ -38,4 +38,4 @@ pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{Context, Pace, Place, Plan, Preview, Tool, Touch, Verb};
+pub use tool::{Context, Origin, Pace, Place, Plan, Preview, Tool, Touch, Verb};

@@ -82,6 +82,10 @@ impl Preset {
                 ),
             };
         }
+        if touch.verb == Verb::Lose {
+            let reason = format!("the change of `{shown}` cannot be undone: what is there now is not kept");
+            return Verdict { decision: Decision::Ask, rule: "cannot be undone", reason };
+        }
         let Sensitivity { secret, protected } =
             touch.place.names().map(sensitivity).fold(Sensitivity::default(), |all, one| Sensitivity {
                 secret: all.secret || one.secret,
@@ -167,6 +171,7 @@ mod tests {
         check(Verb::Overwrite, "a", [Allow, Ask, Deny]);
         check(Verb::MoveAway, "a", [Allow, Allow, Deny]);
         check(Verb::Delete, "a", [Allow, Ask, Deny]);
+        check(Verb::Lose, "a", [Ask, Ask, Deny]);
         check(Verb::Read, ".env", [Ask, Ask, Ask]);
         check(Verb::List, ".env", [Allow, Allow, Allow]);
         check(Verb::Create, ".env", [Allow, Allow, Deny]);

@@ -62,6 +62,8 @@ pub enum Verb {
     MoveAway,
     /// It goes away.
     Delete,
+    /// Contents go for good: nothing is kept to bring them back from.
+    Lose,
 }
 
 impl Verb {
@@ -77,6 +79,7 @@ impl Verb {
             Self::Overwrite => "overwrite",
             Self::MoveAway => "move",
             Self::Delete => "delete",
+            Self::Lose => "lose",
         }
     }
 }
@@ -117,18 +120,39 @@ pub enum Pace {
     Patient,
 }
 
+/// Who makes a call, for tools that keep a trace of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub session: String,
+    pub call: String,
+    pub tool: String,
+    /// The principal may reverse changes of any session: a person.
+    pub may_undo: bool,
+}
+
 /// What a tool knows about the call while it plans and runs.
 #[derive(Debug)]
 pub struct Context<'a> {
     pub limits: &'a Limits,
     pub pace: Pace,
+    origin: Option<&'a Origin>,
     signal: &'a Signal,
     stalled: Cell<bool>,
 }
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, signal, stalled: Cell::new(false) }
+        Self { limits, pace, origin: None, signal, stalled: Cell::new(false) }
+    }
+
+    #[must_use]
+    pub fn made_by(self, origin: &'a Origin) -> Self {
+        Self { origin: Some(origin), ..self }
+    }
+
+    /// Who makes the call. Nobody, where the host works for itself.
+    pub fn origin(&self) -> Option<&'a Origin> {
+        self.origin
     }
 
     /// Fails once nobody waits for the call any more.
