@@ -62,10 +62,11 @@ impl Tool for CopyFile {
             }
             _ => {}
         }
-        let touches = vec![
+        let mut touches = vec![
             Touch { verb: Verb::Read, place: source.place(from.resolved.take()) },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
+        touches.extend(target.and_then(|target| to.loss(target.size, cx)));
         Ok(Plan { touches, work: Work { from, from_shown: source.shown, to, target } })
     }
 
