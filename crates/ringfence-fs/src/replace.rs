@@ -445,7 +445,7 @@ pub(crate) fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
 
 /// Attributes of users go along where they can; labels and capabilities do not. An access list goes along, or the
 /// change is refused: without it, the mode would say more than was meant.
-fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     const ACCESS_LIST: &CStr = c"system.posix_acl_access";
     let mut value = vec![0u8; 64 << 10];
     if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {

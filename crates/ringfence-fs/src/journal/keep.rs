@@ -19,7 +19,7 @@ use crate::content::read_chunk;
 use crate::fault::fault;
 use crate::mount::{Mount, look, rename_onto_nothing};
 use crate::name::KEEP;
-use crate::replace::{Old, write_all};
+use crate::replace::{Old, copy_attributes, write_all};
 use crate::resolve::CAREFUL;
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::trash::purge;
@@ -150,6 +150,7 @@ fn copy_into(fd: &OwnedFd, old: &Old, length: u64, cx: &Context<'_>) -> Result<(
     if Stamp::of(&fstat(fd).map_err(fail)?).owner != old.stamp.owner {
         fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(fail)?;
     }
+    copy_attributes(&old.fd, fd).map_err(fail)?;
     fchmod(fd, Mode::from_raw_mode(old.stamp.mode)).map_err(fail)?;
     let time = Timespec {
         tv_sec: i64::try_from(old.stamp.modified.div_euclid(1_000_000_000)).unwrap_or_default(),

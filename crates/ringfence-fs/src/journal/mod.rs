@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, Ticket, ToolError, Touch, Verb};
-use rustix::fs::{Mode, OFlags, fstat, renameat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fstat, renameat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -317,8 +317,17 @@ impl Mount {
 }
 
 impl Slot {
-    /// What a person has to be asked about, because it could not be brought back: `bytes` that go from here.
-    pub(crate) fn loss(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
+    /// What a person has to be asked about, because it could not be brought back: the file that is replaced here.
+    pub(crate) fn loss(&self, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
+        // One that has other names is copied, and has to be read for that.
+        let readable = || accessat(self.base(), self.name.as_slice(), Access::READ_OK, AtFlags::EACCESS).is_ok();
+        if self.mount.journal.is_some() && seen.links > 1 && !readable() {
+            return Some(Touch { verb: Verb::Lose, place: self.place() });
+        }
+        self.loss_of_bytes(seen.size, cx)
+    }
+
+    fn loss_of_bytes(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
         let kept = self.mount.journal.is_none() || self.mount.can_be_kept(bytes, cx);
         (!kept).then(|| Touch { verb: Verb::Lose, place: self.place() })
     }
@@ -326,7 +335,7 @@ impl Slot {
     /// The same for something that is to be removed as it is.
     pub(crate) fn loss_of_all(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
         let stays = self.mount.journal.is_none() || self.mount.is_on_its_device(self.base());
-        if stays { self.loss(bytes, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
+        if stays { self.loss_of_bytes(bytes, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
     }
 
     /// The effects of a file that takes this name, with the directories that were made for it.

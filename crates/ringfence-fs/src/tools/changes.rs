@@ -16,8 +16,9 @@ use super::undo::shown;
 use crate::Fence;
 use crate::content::{read_up_to, text_of};
 use crate::journal::{Effect, Entry, Look, Source, State, Status};
-use crate::mount::Mount;
+use crate::mount::{Mount, look};
 use crate::name::read_back;
+use crate::stamp::Kind;
 
 /// Larger files are shown by their sizes.
 const MOST_SHOWN: u64 = 1 << 20;
@@ -143,6 +144,8 @@ struct ShowArgs {
 struct ShowWork {
     mount: Arc<Mount>,
     entry: Entry,
+    /// Every pre-image that may be there: what a change left, a later one displaced.
+    images: Vec<Source>,
 }
 
 /// What a change did.
@@ -162,6 +165,8 @@ impl Tool for ShowChange {
         let origin = cx.origin().cloned().unwrap_or_default();
         for (mount, entries) in self.fence.journals()? {
             let is_it = |entry: &Entry| entry.change.change == args.change && may_see(entry, &origin);
+            let images = entries.iter().flat_map(|entry| &entry.change.effects).filter_map(Effect::image);
+            let images = images.map(|(image, _)| kept(image)).collect();
             if let Some(entry) = entries.into_iter().find(is_it) {
                 let read = |path: &str| Touch {
                     verb: Verb::Read,
@@ -173,7 +178,7 @@ impl Tool for ShowChange {
                     },
                 };
                 let touches = entry.change.effects.iter().flat_map(Effect::paths).map(read).collect();
-                return Ok(Plan { touches, work: ShowWork { mount, entry } });
+                return Ok(Plan { touches, work: ShowWork { mount, entry, images } });
             }
         }
         let id = &args.change[..args.change.floor_char_boundary(64)];
@@ -186,11 +191,11 @@ impl Tool for ShowChange {
     }
 
     fn run(&self, work: ShowWork, ticket: &Ticket<'_>) -> Result<Shown, ToolError> {
-        let ShowWork { mount, entry } = work;
+        let ShowWork { mount, entry, images } = work;
         let mut diff = String::new();
         for effect in &entry.change.effects {
             ticket.context().check()?;
-            describe(&mut diff, &mount, effect, ticket.context());
+            describe(&mut diff, &mount, effect, &images, ticket.context());
         }
         Ok(Shown { change: Listed::new(&mount, &entry), diff })
     }
@@ -201,9 +206,11 @@ fn may_see(entry: &Entry, origin: &Origin) -> bool {
     origin.may_undo || entry.change.session == origin.session
 }
 
-fn describe(diff: &mut String, mount: &Mount, effect: &Effect, cx: &Context<'_>) {
-    let at = |path: &str| Source::Disk(read_back(path));
-    let kept = |image: &str| Source::Kept(image.to_owned(), Vec::new());
+fn kept(image: &str) -> Source {
+    Source::Kept(image.to_owned(), Vec::new())
+}
+
+fn describe(diff: &mut String, mount: &Mount, effect: &Effect, images: &[Source], cx: &Context<'_>) {
     let (path, before, after) = match effect {
         Effect::Moved { from, to, .. } => {
             let _ = writeln!(diff, "rename from {}\nrename to {}", shown(mount, from), shown(mount, to));
@@ -213,42 +220,36 @@ fn describe(diff: &mut String, mount: &Mount, effect: &Effect, cx: &Context<'_>)
             let _ = writeln!(diff, "{}: what was there was not kept", shown(mount, path));
             return;
         }
-        Effect::Created { path, after, image } => {
-            let elsewhere = image.as_deref().map(kept);
-            (path, None, Some((after, vec![Some(at(path)), elsewhere])))
-        }
-        Effect::Removed { path, before, image, .. } => {
-            (path, Some((before, vec![Some(kept(image)), Some(at(path))])), None)
-        }
-        Effect::Replaced { path, before, after, image, .. } => {
-            let places = || vec![Some(kept(image)), Some(at(path))];
-            (path, Some((before, places())), Some((after, places())))
-        }
-        Effect::Appended { path, before, after } => {
-            (path, Some((before, vec![Some(at(path))])), Some((after, vec![Some(at(path))])))
+        Effect::Created { path, after, .. } => (path, None, Some(after)),
+        Effect::Removed { path, before, .. } => (path, Some(before), None),
+        Effect::Replaced { path, before, after, .. } | Effect::Appended { path, before, after } => {
+            (path, Some(before), Some(after))
         }
     };
+    let here = Source::Disk(read_back(path));
+    let own = effect.image().map(|(image, _)| kept(image));
+    let places: Vec<&Source> = own.iter().chain([&here]).chain(images).collect();
     let path = shown(mount, path);
-    let text = |side: &Option<(&State, Vec<Option<Source>>)>| match side {
+    let text = |side: Option<&State>| match side {
         None => Some(String::new()),
-        Some((state, places)) => places.iter().flatten().find_map(|place| text_at(mount, place, state, cx)),
+        Some(state) => places.iter().find_map(|place| text_at(mount, place, state, cx)),
     };
     let name = |side: bool, mark: &str| if side { format!("{mark}/{path}") } else { "/dev/null".to_owned() };
-    if let (Some(old), Some(new)) = (text(&before), text(&after)) {
+    if let (Some(old), Some(new)) = (text(before), text(after)) {
         let header = (name(before.is_some(), "a"), name(after.is_some(), "b"));
         let _ = write!(diff, "{}", TextDiff::from_lines(&old, &new).unified_diff().header(&header.0, &header.1));
         return;
     }
-    let described = |side: Option<(&State, Vec<Option<Source>>)>| {
-        side.map_or_else(|| "nothing".to_owned(), |(state, _)| state.described())
-    };
+    let described = |side: Option<&State>| side.map_or_else(|| "nothing".to_owned(), State::described);
     let _ = writeln!(diff, "{path}: {} became {}", described(before), described(after));
 }
 
 /// The text of a file that is still what it was, or its beginning still is.
 fn text_at(mount: &Mount, place: &Source, state: &State, cx: &Context<'_>) -> Option<String> {
-    let (parent, name) = place.open_parent(mount)?;
     state.sha256.as_ref().filter(|_| state.size <= MOST_SHOWN && state.look() == Look::Itself)?;
+    let (parent, name) = place.open_parent(mount)?;
+    // What is shorter cannot be it, and is not read.
+    look(parent.as_fd(), &name).ok()?.filter(|found| found.kind == Kind::File && found.size >= state.size)?;
     let fd = mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).ok()?;
     let mut bytes = read_up_to(&fd, MOST_SHOWN * 2, cx).ok()?;
     bytes.truncate(usize::try_from(state.size).ok()?);

@@ -66,7 +66,7 @@ impl Tool for CopyFile {
             Touch { verb: Verb::Read, place: source.place(from.resolved.take()) },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
-        touches.extend(target.and_then(|target| to.loss(target.size, cx)));
+        touches.extend(target.and_then(|target| to.loss(&target, cx)));
         Ok(Plan { touches, work: Work { from, from_shown: source.shown, to, target } })
     }
 

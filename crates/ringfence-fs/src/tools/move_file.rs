@@ -92,7 +92,7 @@ impl Tool for MoveFile {
             Touch { verb: Verb::MoveAway, place: away.clone() },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
         ];
-        touches.extend(target.as_ref().and_then(|target| to.loss(target.size, cx)));
+        touches.extend(target.as_ref().and_then(|target| to.loss(target, cx)));
         let mut manifest = None;
         // A link to a directory gives what is in there another name too.
         let leads_to_directory =
