@@ -389,3 +389,43 @@ fn a_change_is_shown_as_a_diff_before_and_after_it_was_undone() {
     let said = world.value("show_change", &json!({"change": change}));
     assert!(said["diff"].as_str().unwrap().contains("2 bytes"), "{said}");
 }
+
+#[test]
+fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    let log = journals.last().unwrap().unwrap().path().join("log");
+    let mut text = std::fs::read_to_string(&log).unwrap();
+    let lines = text.lines().count();
+    for number in 0..100_000 {
+        let intent = json!({"record": "intent", "change": format!("v-{number}"), "at": "2026-01-01T00:00:00.000Z",
+            "session": "test", "call": "1", "tool": "write_file", "effects": []});
+        text += &format!("{intent}\n{}\n", json!({"record": "void", "change": format!("v-{number}")}));
+    }
+    std::fs::write(&log, text).unwrap();
+    world.restart();
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), lines);
+    // Whoever had the old one open goes over to the new.
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(world.read("f"), "two");
+    world.undo(&change);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn a_line_that_was_cut_goes_and_others_stay() {
+    let world = World::new();
+    let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    let log = journals.last().unwrap().unwrap().path().join("log");
+    let whole = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, format!("{whole}{{\"record\":\"inte")).unwrap();
+    world.value("write_file", &json!({"path": "g", "content": "x"}));
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with(&whole) && text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+    world.undo(&change);
+    assert!(!world.root.join("f").exists());
+}
