@@ -63,6 +63,8 @@ fn regular_files_are_opened_in_one_file() {
         ("again.rs", "the calls themselves, for the others"),
         ("audit/mod.rs", "the audit log, in our own state directory"),
         ("fence.rs", "the roots of mounts, and our own state directory"),
+        ("journal/keep.rs", "what is kept to undo changes, in a directory of our own"),
+        ("journal/index.rs", "the journal of changes, in our own state directory"),
         ("locks.rs", "lock files, in our own state directory"),
         ("mount.rs", "contents"),
         ("replace.rs", "a temporary file that is to be written, and what can be named but not read"),

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfence_fs::{AuditLog, Fence, MountSpec, Options, Rights};
+use ringfence_fs::{AuditLog, Fence, Journaling, MountSpec, Options, Rights};
 use ringfence_kernel::{
     AuditSink, Bits, Choice, Dialect, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
     ToolCall, Unrecorded,
@@ -56,6 +56,10 @@ struct Bench {
     /// The same with an audit log.
     recorded: Host,
     session: Arc<Session>,
+    /// The same without a journal: what is displaced goes for good.
+    unjournaled: Arc<Session>,
+    /// A file to append to, as a journal does.
+    line: fs::File,
     runtime: Runtime,
 }
 
@@ -65,20 +69,27 @@ impl Bench {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the bench");
         let root = directory.path().join("ws");
         fs::create_dir(&root).expect("a workspace");
-        let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
-        let fence =
-            Fence::new(workspace, Vec::new(), &directory.path().join("state"), Options::default()).expect("a fence");
-        let mut registry = Registry::new();
-        ringfence_fs::register(&mut registry, &fence).expect("tools");
-        let session = Session {
-            id: "bench".to_owned(),
-            principal: Principal::agent("bench"),
-            dialect: Dialect::Standard,
-            agent: None,
-            limits: Limits::of(Dialect::Standard),
-            catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
-            bits: Bits::default(),
+        let state = directory.path().join("state");
+        let fence = |journal| {
+            let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
+            Fence::new(workspace, Vec::new(), &state, Options { journal, ..Options::default() }).expect("a fence")
         };
+        let session = |fence: &Fence| {
+            let mut registry = Registry::new();
+            ringfence_fs::register(&mut registry, fence).expect("tools");
+            Arc::new(Session {
+                id: "bench".to_owned(),
+                principal: Principal::agent("bench"),
+                dialect: Dialect::Standard,
+                agent: None,
+                limits: Limits::of(Dialect::Standard),
+                catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
+                bits: Bits::default(),
+            })
+        };
+        let (unjournaled, fence) = (session(&fence(Journaling::Off)), fence(Journaling::On));
+        let session = session(&fence);
+        let line = fs::File::options().append(true).create(true).open(directory.path().join("line")).expect("a file");
         let host = |audit: Box<dyn AuditSink>| {
             Host::new(Parts {
                 policy: Box::new(Preset::Edits),
@@ -92,17 +103,17 @@ impl Bench {
         let host = host(Box::new(Unrecorded));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         println!("paths are resolved by {}\n", fence.backend());
-        Self { _directory: directory, root, fence, host, recorded, session: Arc::new(session), runtime }
+        Self { _directory: directory, root, fence, host, recorded, session, unjournaled, line, runtime }
     }
 
     fn call(&self, tool: &str, arguments: &str) -> String {
-        self.call_on(&self.host, tool, arguments)
+        self.call_on(&self.host, &self.session, tool, arguments)
     }
 
-    fn call_on(&self, host: &Host, tool: &str, arguments: &str) -> String {
+    fn call_on(&self, host: &Host, session: &Arc<Session>, tool: &str, arguments: &str) -> String {
         let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
         let cancel = CancellationToken::new();
-        let reply = self.runtime.block_on(host.call(&self.session, call, &cancel)).expect("a reply");
+        let reply = self.runtime.block_on(host.call(session, call, &cancel)).expect("a reply");
         assert!(reply.error.is_none(), "{}", reply.text);
         reply.text
     }
@@ -125,7 +136,7 @@ impl Bench {
                 ("Fence::read", &mut || drop(black_box(self.fence.read(path, 1 << 20)))),
                 ("Host::call read_file", &mut || drop(black_box(self.call("read_file", &arguments)))),
                 ("Host::call read_file, with the audit log", &mut || {
-                    drop(black_box(self.call_on(&self.recorded, "read_file", &arguments)));
+                    drop(black_box(self.call_on(&self.recorded, &self.session, "read_file", &arguments)));
                 }),
             ],
         );
@@ -138,22 +149,42 @@ impl Bench {
     /// 4 KiB over a file that exists.
     fn durable_write(&self) {
         let content = "sixteen letters\n".repeat(256);
-        let (plain, fenced) = (self.root.join("plain.txt"), self.root.join("fenced.txt"));
-        for path in [&plain, &fenced] {
-            fs::write(path, &content).expect("a file");
+        let names = ["plain.txt", "fenced.txt", "journaled.txt"];
+        for name in names {
+            fs::write(self.root.join(name), &content).expect("a file");
         }
-        let arguments = serde_json::json!({"path": "fenced.txt", "content": content}).to_string();
-        compare(
+        let [plain, ..] = names.map(|name| self.root.join(name));
+        let [_, fenced, journaled] =
+            names.map(|path| serde_json::json!({"path": path, "content": content}).to_string());
+        let intent = "x".repeat(600) + "\n";
+        let times = compare(
             "replace 4 KiB, durably",
             Rounds { rounds: 150, batch: 1 },
             &mut [
                 ("temporary file, fsync, rename, directory fsync", &mut || replace_plainly(&plain, &content)),
-                ("Host::call write_file", &mut || drop(black_box(self.call("write_file", &arguments)))),
+                ("one line appended, fdatasync", &mut || {
+                    (&self.line).write_all(intent.as_bytes()).expect("a line");
+                    self.line.sync_data().expect("a sync");
+                }),
+                ("Host::call write_file, without the journal", &mut || {
+                    drop(black_box(self.call_on(&self.host, &self.unjournaled, "write_file", &fenced)));
+                }),
+                ("Host::call write_file", &mut || drop(black_box(self.call("write_file", &journaled)))),
                 ("Host::call write_file, with the audit log", &mut || {
-                    drop(black_box(self.call_on(&self.recorded, "write_file", &arguments)));
+                    drop(black_box(self.call_on(&self.recorded, &self.session, "write_file", &journaled)));
                 }),
             ],
         );
+        for (what, of) in
+            [("best", (|times: &Times| times.best) as fn(&Times) -> f64), ("median", |times| times.median)]
+        {
+            let [sync, without, with] = [1, 2, 3].map(|way| of(&times[way]));
+            println!(
+                "  {what}: the journal adds {:.0} % to a durable write, {:.0} % beyond the sync of its intent",
+                100.0 * (with / without - 1.0),
+                100.0 * (with - sync - without) / without
+            );
+        }
         println!();
     }
 

@@ -17,11 +17,14 @@ use crate::again::{fsync, renameat_with};
 use crate::batch_note::{BatchNote, Entry, Known, Step};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
+use crate::journal::{Effect, Fate, State, split};
 use crate::locks::{Held, Tree};
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
-use crate::recover::recover;
+use crate::name::show;
+use crate::recover::{open_parent, recover};
 use crate::replace::{
-    Body, Fresh, Old, Written, changed_meanwhile, check_unmoved, check_writable, future_id, open_old, temporary_name,
+    Body, Displaced, Fresh, Old, Written, changed_meanwhile, check_unmoved, check_writable, future_id, open_old,
+    temporary_name,
 };
 use crate::slot::{Made, Slot};
 use crate::stamp::{FileId, Stamp};
@@ -79,15 +82,18 @@ pub(crate) fn change_all(
     let written = {
         let mut members = Vec::new();
         for ((target, (goal, old)), parents) in targets.iter().zip(goals).zip(&made.0) {
-            members.push(Member::plan(&target.slot, parents.parent.as_fd(), goal, old, ticket)?);
+            members.push(Member::plan(&target.slot, parents, goal, old, ticket)?);
         }
-        let note = BatchNote::write(&mount.locks, &members.iter().map(Member::entry).collect::<Vec<_>>())?;
-        tree.leave_word(note.id())?;
-        let written = carry_out(&mut members, &note, mount, ticket);
+        let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
+        let note = BatchNote::write(&mount.locks, ticket.change(), &entries)?;
+        tree.intend(note.id())?;
+        let written = (0..members.len())
+            .try_for_each(|index| members[index].plan_image(index, ticket))
+            .and_then(|()| carry_out(&mut members, &note, mount, ticket));
         // What was prepared goes before the note that names it.
         drop(members);
         drop(note);
-        tree.take_word_back();
+        tree.settle();
         written?
     };
     drop(locks);
@@ -140,8 +146,10 @@ impl Drop for Parents {
 struct Member<'a> {
     slot: &'a Slot,
     parent: BorrowedFd<'a>,
+    made: &'a Made,
     goal: Goal,
     old: Option<Old>,
+    displaced: Option<Displaced>,
     temporary: Vec<u8>,
     fresh: Option<Fresh<'a>>,
     written: (u64, Option<Digest>),
@@ -150,7 +158,7 @@ struct Member<'a> {
 impl<'a> Member<'a> {
     fn plan(
         slot: &'a Slot,
-        parent: BorrowedFd<'a>,
+        made: &'a Made,
         goal: Goal,
         old: Option<Old>,
         ticket: &Ticket<'_>,
@@ -164,7 +172,38 @@ impl<'a> Member<'a> {
             }
         };
         let temporary = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
-        Ok(Self { slot, parent, goal, old, temporary, fresh: None, written: (0, None) })
+        let parent = made.parent.as_fd();
+        Ok(Self { slot, parent, made, goal, old, displaced: None, temporary, fresh: None, written: (0, None) })
+    }
+
+    /// Finds out what becomes of the file that is displaced.
+    fn plan_image(&mut self, index: usize, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let Some(old) = &self.old else { return Ok(()) };
+        self.displaced = Some(match self.goal {
+            Goal::Contents(_) => Displaced::new(self.slot, self.parent, old, index, ticket)?,
+            Goal::Nothing => {
+                let state = State::of_open(&old.fd, &old.stamp, &self.slot.shown, ticket.context())?;
+                let image = self.slot.mount.removal_image(&state, self.parent, index, ticket)?;
+                Displaced { state, fate: image.map_or(Fate::Gone, |image| Fate::Kept { image }) }
+            }
+        });
+        Ok(())
+    }
+
+    /// For the journal, once the new file is there.
+    fn effects(&self) -> Result<Vec<Effect>, ToolError> {
+        let before = self.displaced.as_ref().map(|displaced| (&displaced.state, &displaced.fate));
+        let Some(fresh) = &self.fresh else {
+            let path = show(&self.slot.path());
+            return Ok(match before {
+                Some((before, Fate::Kept { image })) => {
+                    vec![Effect::Removed { path, before: before.clone(), image: image.clone(), copied: false }]
+                }
+                _ => vec![Effect::Lost { path }],
+            });
+        };
+        let stamp = Stamp::of(&fstat(&fresh.fd).map_err(|errno| fault(errno, &self.slot.shown))?);
+        Ok(self.slot.effects(self.made, before, State::of_file(&stamp, self.written.1)))
     }
 
     /// For the note: as far as it is known, which files stand where.
@@ -178,7 +217,8 @@ impl<'a> Member<'a> {
             _ => Step::Prepare,
         };
         let (parent, name) = (self.slot.parent_path(), self.slot.name.clone());
-        Entry { step, parent, name, temporary: self.temporary.clone() }
+        let image = self.displaced.as_ref().and_then(|displaced| displaced.fate.image()).unwrap_or_default();
+        Entry { step, parent, name, temporary: self.temporary.clone(), other: image.as_bytes().to_vec() }
     }
 
     /// Writes the new file beside its place.
@@ -253,6 +293,8 @@ fn carry_out(
     }
     let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
     note.complete(&entries, mount.durability)?;
+    let effects = members.iter().map(Member::effects).collect::<Result<Vec<_>, _>>()?;
+    let entered = mount.enter(ticket, Vec::new(), effects.concat())?;
     ticket.commit()?;
     let published = members.iter().try_for_each(Member::publish);
     // From now on a temporary name may have a file that is not ours: what goes there goes by its inode.
@@ -266,14 +308,16 @@ fn carry_out(
     let synced = match done {
         Ok(synced) => synced.and_then(|()| note.sync(mount.durability).map_err(|errno| unsynced(errno, what(members)))),
         Err(refused) => {
-            let back = members.iter().zip(&entries).rev().map(|(member, entry)| take_back(member.parent, entry));
+            let back = members.iter().zip(&entries).rev().map(|(member, entry)| take_back(mount, member.parent, entry));
             let all = back.collect::<Vec<_>>().iter().all(Result::is_ok);
             note.forget_if(all);
             return Err(if all { refused } else { half_done(refused) });
         }
     };
-    let cleared = members.iter().zip(&entries).map(|(member, entry)| clear(member.parent, entry));
-    note.forget_if(cleared.collect::<Vec<_>>().iter().all(Result::is_ok));
+    let cleared = members.iter().zip(&entries).map(|(member, entry)| clear(mount, member.parent, entry));
+    let cleared = cleared.collect::<Vec<_>>();
+    entered.done();
+    note.forget_if(cleared.iter().all(Result::is_ok));
     synced?;
     Ok(members.iter().map(Member::outcome).collect())
 }
@@ -308,7 +352,7 @@ fn half_done(refused: ToolError) -> ToolError {
 
 /// Takes one step back, however far it had come. Safe to repeat. What is not what we put there, by its contents too, is
 /// left, or kept under a name that everybody sees.
-pub(crate) fn take_back(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+pub(crate) fn take_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
     let Entry { step, name, temporary, .. } = entry;
     let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
     let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
@@ -332,18 +376,55 @@ pub(crate) fn take_back(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Err
         }
         (Step::Replace { .. } | Step::Remove { .. }, Some(_)) => put_back(),
         (Step::Create { .. }, Some(_)) => keep(),
-        (_, None) => Ok(()),
+        (Step::Prepare | Step::Create { .. } | Step::Replace { .. } | Step::Remove { .. }, None) => Ok(()),
+        (Step::Swap { .. } | Step::Keep { .. } | Step::Restore { .. } | Step::Move { .. } | Step::Spare, _) => {
+            reverse_back(mount, parent, entry)
+        }
     }
 }
 
-/// Removes what a step displaced, once all steps are made. What was written to since is kept.
-pub(crate) fn clear(parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
-    let (Step::Replace { old, .. } | Step::Remove { old }) = &entry.step else { return Ok(()) };
-    match look(parent, &entry.temporary)? {
-        Some(found) if old.is(&found) => unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
-        Some(_) => keep_as_conflict(parent, &entry.temporary).map(drop),
-        None => Ok(()),
+/// The same for the steps of an undo. What is not where the step would have brought it was not brought there.
+fn reverse_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+    let Entry { step, name, temporary, other, .. } = entry;
+    if let Step::Move { inode } = *step {
+        let (to_parent, to_name) = split(other);
+        let Some(to_parent) = open_parent(mount, to_parent) else { return Ok(()) };
+        return match inode_at(to_parent.as_fd(), to_name)? {
+            Some(found) if found == inode => rename_onto_nothing((to_parent.as_fd(), to_name), (parent, name)),
+            _ => Ok(()),
+        };
     }
+    let Some(keep) = mount.keep() else { return Ok(()) };
+    let (kept, here) = (inode_at(keep.fd(), temporary)?, inode_at(parent, name)?);
+    match *step {
+        Step::Swap { here: old, kept: new } if (here, kept) == (Some(new), Some(old)) => {
+            renameat_with(keep.fd(), temporary.as_slice(), parent, name.as_slice(), RenameFlags::EXCHANGE)
+        }
+        Step::Keep { inode } if kept == Some(inode) => rename_onto_nothing((keep.fd(), temporary), (parent, name)),
+        Step::Restore { inode } if here == Some(inode) && kept.is_none() => {
+            rename_onto_nothing((parent, name), (keep.fd(), temporary))
+        }
+        Step::Spare if kept.is_some() => unlinkat(keep.fd(), temporary.as_slice(), AtFlags::empty()),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what a step displaced, once all steps are made: for good, or to where it can be restored from. What was
+/// written to since is kept in sight.
+pub(crate) fn clear(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+    let (Step::Replace { old, .. } | Step::Remove { old }) = &entry.step else { return Ok(()) };
+    match (look(parent, &entry.temporary)?, mount.keep().filter(|_| !entry.other.is_empty())) {
+        (None, _) => Ok(()),
+        (Some(found), Some(keep)) if old.is(&found) => {
+            keep.take(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other))
+        }
+        (Some(found), None) if old.is(&found) => unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
+        (Some(_), _) => keep_as_conflict(parent, &entry.temporary).map(drop),
+    }
+}
+
+pub(crate) fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>, Errno> {
+    Ok(look(parent, name)?.map(|found| found.id.inode))
 }
 
 fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {

@@ -15,7 +15,7 @@ use crate::batch::{clear, take_back};
 use crate::locks::{Locks, unusable};
 use crate::mount::{Durability, Mount};
 use crate::recover::open_parent;
-use crate::replace::{temporary_name, write_all};
+use crate::replace::write_all;
 use crate::stamp::Stamp;
 use crate::walk::names_in;
 
@@ -32,8 +32,11 @@ pub(crate) struct Entry {
     /// Below the root, empty for the root itself.
     pub(crate) parent: Vec<u8>,
     pub(crate) name: Vec<u8>,
-    /// Where the new file waits, or the old one is put aside.
+    /// Where the new file waits, or the old one is put aside. For a step that has to do with the journal's keep, the name
+    /// there.
     pub(crate) temporary: Vec<u8>,
+    /// What the old file is called in the keep, empty if it goes for good. For a move, the path that it goes to.
+    pub(crate) other: Vec<u8>,
 }
 
 /// What is done to it, with the files that take part.
@@ -51,6 +54,25 @@ pub(crate) enum Step {
     Remove {
         old: Known,
     },
+    /// What is here and what is kept change places.
+    Swap {
+        here: u64,
+        kept: u64,
+    },
+    /// What is here goes to the keep.
+    Keep {
+        inode: u64,
+    },
+    /// What is kept comes back.
+    Restore {
+        inode: u64,
+    },
+    /// What is here goes to another path.
+    Move {
+        inode: u64,
+    },
+    /// A file in the keep that was made for another step.
+    Spare,
 }
 
 /// A file as it was when the note was written. An inode alone would not do: its number is given away again.
@@ -64,6 +86,11 @@ pub(crate) struct Known {
 impl Known {
     pub(crate) fn of(stamp: &Stamp) -> Self {
         Self { inode: stamp.id.inode, size: stamp.size, modified: stamp.modified }
+    }
+
+    /// Where no more than the inode is known.
+    fn inode(inode: u64) -> Self {
+        Self { inode, ..Self::default() }
     }
 
     pub(crate) fn is(&self, stamp: &Stamp) -> bool {
@@ -93,9 +120,9 @@ pub(crate) struct BatchNote<'a> {
 
 impl<'a> BatchNote<'a> {
     /// Says which temporary names there will be, before there are any.
-    pub(crate) fn write(locks: &'a Locks, entries: &[Entry]) -> Result<Self, ToolError> {
+    pub(crate) fn write(locks: &'a Locks, change: &str, entries: &[Entry]) -> Result<Self, ToolError> {
         let note = loop {
-            let id = temporary_name().map_err(unusable)?;
+            let id = change.as_bytes().to_vec();
             let file = locks.create(&called(PENDING, &id)).map_err(unusable)?;
             let note = Self { locks, file, id, kept: Cell::new(false) };
             retry_on_intr(|| flock(&note.file, FlockOperation::LockExclusive)).map_err(unusable)?;
@@ -177,13 +204,16 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
     let mut all = true;
     for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
         let settled = open_parent(mount, &entry.parent).is_some_and(|parent| {
-            let settled = if is_done { clear(parent.as_fd(), &entry) } else { take_back(parent.as_fd(), &entry) };
+            let settled =
+                if is_done { clear(mount, parent.as_fd(), &entry) } else { take_back(mount, parent.as_fd(), &entry) };
             settled.is_ok()
         });
         all &= settled;
     }
     // What cannot be settled now is tried again at the next start.
     if all {
+        let change = name.splitn(2, |byte| *byte == b'-').nth(1).unwrap_or_default();
+        mount.settle(&String::from_utf8_lossy(change));
         mount.locks.remove(name);
     }
     Some(())
@@ -208,14 +238,21 @@ fn called(prefix: &str, id: &[u8]) -> Vec<u8> {
 /// One list of steps, with its end.
 fn encode(entries: &[Entry]) -> Vec<u8> {
     let mut note = Vec::new();
-    for Entry { step, parent, name, temporary } in entries {
+    for Entry { step, parent, name, temporary, other } in entries {
         let (kind, old, new) = match step {
             Step::Prepare => ("prepare", Known::default(), Known::default()),
             Step::Create { new } => ("create", Known::default(), *new),
             Step::Replace { old, new } => ("replace", *old, *new),
             Step::Remove { old } => ("remove", *old, Known::default()),
+            Step::Swap { here, kept } => ("swap", Known::inode(*here), Known::inode(*kept)),
+            Step::Keep { inode } => ("keep", Known::inode(*inode), Known::default()),
+            Step::Restore { inode } => ("restore", Known::inode(*inode), Known::default()),
+            Step::Move { inode } => ("move", Known::inode(*inode), Known::default()),
+            Step::Spare => ("spare", Known::default(), Known::default()),
         };
-        for field in [kind.as_bytes(), old.encode().as_bytes(), new.encode().as_bytes(), parent, name, temporary] {
+        let files = [old.encode(), new.encode()];
+        let [old, new] = files.each_ref().map(String::as_bytes);
+        for field in [kind.as_bytes(), old, new, parent, name, temporary, other] {
             note.extend_from_slice(field);
             note.push(0);
         }
@@ -235,15 +272,21 @@ fn decode(note: &[u8]) -> Vec<Entry> {
         }
         let mut known = || Known::decode(fields.next()?);
         let (Some(old), Some(new)) = (known(), known()) else { break };
-        let (Some(parent), Some(name), Some(temporary)) = (fields.next(), fields.next(), fields.next()) else { break };
+        let mut text = || fields.next().map(<[u8]>::to_vec);
+        let (Some(parent), Some(name), Some(temporary), Some(other)) = (text(), text(), text(), text()) else { break };
         let step = match kind {
             b"prepare" => Step::Prepare,
             b"create" => Step::Create { new },
             b"replace" => Step::Replace { old, new },
             b"remove" => Step::Remove { old },
+            b"swap" => Step::Swap { here: old.inode, kept: new.inode },
+            b"keep" => Step::Keep { inode: old.inode },
+            b"restore" => Step::Restore { inode: old.inode },
+            b"move" => Step::Move { inode: old.inode },
+            b"spare" => Step::Spare,
             _ => break,
         };
-        list.push(Entry { step, parent: parent.to_vec(), name: name.to_vec(), temporary: temporary.to_vec() });
+        list.push(Entry { step, parent, name, temporary, other });
     }
     whole
 }
@@ -254,10 +297,24 @@ mod tests {
 
     #[test]
     fn the_last_whole_list_counts() {
-        let entry = |step| Entry { step, parent: b"a/b".to_vec(), name: b"c\n".to_vec(), temporary: b".t".to_vec() };
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let entry = |step| Entry {
+            step,
+            parent: bytes("a/b"),
+            name: bytes("c\n"),
+            temporary: bytes(".t"),
+            other: bytes("c-1-0"),
+        };
         let known = |inode| Known { inode, size: 5, modified: -3 };
-        let first = [entry(Step::Prepare), entry(Step::Remove { old: known(7) })];
-        let second = [entry(Step::Create { new: known(9) }), entry(Step::Replace { old: known(7), new: known(8) })];
+        let first = [entry(Step::Prepare), entry(Step::Remove { old: known(7) }), entry(Step::Spare)];
+        let second = [
+            entry(Step::Create { new: known(9) }),
+            entry(Step::Replace { old: known(7), new: known(8) }),
+            entry(Step::Swap { here: 1, kept: 2 }),
+            entry(Step::Keep { inode: 3 }),
+            entry(Step::Restore { inode: 4 }),
+            entry(Step::Move { inode: 5 }),
+        ];
         let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
         assert_eq!(decode(&two), second);
         for end in 0..one.len() - 1 {

@@ -14,6 +14,7 @@ use crate::again::openat;
 use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::guard::{ChangeRule, Guard};
+use crate::journal::{Entry, Journal};
 use crate::known::Known;
 use crate::locks::Locks;
 use crate::mount::{Durability, Mount, Rights, Spot};
@@ -39,6 +40,9 @@ pub struct MountSpec {
     pub rights: Rights,
 }
 
+/// A mount, and every change of it.
+pub(crate) type Journaled = (Arc<Mount>, Vec<Entry>);
+
 /// A path as a caller gave it, and how their dialect reads it.
 #[derive(Clone, Debug)]
 pub(crate) enum Given {
@@ -54,6 +58,16 @@ pub struct Options {
     pub backend: Backend,
     pub durability: Durability,
     pub names: NameRule,
+    pub journal: Journaling,
+}
+
+/// Whether changes can be taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Journaling {
+    #[default]
+    On,
+    /// What is displaced goes for good, as any other program would have it.
+    Off,
 }
 
 /// Who resolves paths.
@@ -91,7 +105,8 @@ impl Fence {
         options: Options,
     ) -> Result<Self, FenceError> {
         let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
-        let state = open_own(state, "locks").map_err(fail)?;
+        let own =
+            Own { locks: open_own(state, "locks").map_err(fail)?, journal: open_own(state, "journal").map_err(fail)? };
         let mut mounts: Vec<Arc<Mount>> = Vec::new();
         for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
             if spec.alias.is_empty()
@@ -99,7 +114,7 @@ impl Fence {
             {
                 return Err(FenceError::Alias(spec.alias));
             }
-            let mount = open_mount(spec, named, &state, options)?;
+            let mount = open_mount(spec, named, &own, options)?;
             for other in &mounts {
                 if other.alias == mount.alias {
                     return Err(FenceError::AliasTaken(mount.alias.to_string()));
@@ -197,6 +212,13 @@ impl Fence {
         Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::Bare))
     }
 
+    /// What the journal of each mount has, the oldest first.
+    pub(crate) fn journals(&self) -> Result<Vec<Journaled>, ToolError> {
+        let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "the journal of changes cannot be read");
+        let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
+        journals.map(|(mount, journal)| Ok((Arc::clone(mount), journal.entries().map_err(unreadable)?))).collect()
+    }
+
     /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
     pub(crate) fn shadowed(&self, spot: &Spot) -> Vec<String> {
         let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
@@ -236,8 +258,14 @@ fn spot(mount: &Arc<Mount>, path: GuestPath, how: Shown) -> Spot {
     Spot { mount: Arc::clone(mount), path, shown }
 }
 
+/// Directories of our own that every mount has a part of.
+struct Own {
+    locks: OwnedFd,
+    journal: OwnedFd,
+}
+
 #[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
-fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -> Result<Mount, FenceError> {
+fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Result<Mount, FenceError> {
     let what =
         if named { format!("directory of the mount `{}`", spec.alias) } else { "workspace directory".to_owned() };
     let fail = |error: std::io::Error| FenceError::Open { what: what.clone(), source: error };
@@ -252,8 +280,17 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
     };
     let quick = fstatfs(&root).is_ok_and(|found| answers_from_memory(&found)) && is_local(&spec.path);
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
-    let locks = open_private(state, stripes.as_bytes())
+    let locks = open_private(&own.locks, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    let journal = match (spec.rights, options.journal) {
+        (Rights::ReadWrite, Journaling::On) => {
+            Some(open_private(&own.journal, stripes.as_bytes()).and_then(Journal::open))
+        }
+        _ => None,
+    };
+    let journal = journal.transpose();
+    let journal =
+        journal.map_err(|errno| FenceError::Open { what: "journal of changes".to_owned(), source: errno.into() })?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "note about secrets".to_owned(), source: errno.into() })?;
@@ -269,6 +306,7 @@ fn open_mount(spec: MountSpec, named: bool, state: &OwnedFd, options: Options) -
         resolver,
         quick,
         locks: Locks::new(locks),
+        journal,
         digests: Digests::default(),
         known: Known::read(note),
         guards: Vec::new(),

@@ -13,6 +13,7 @@ use rustix::fs::{OFlags, fstat};
 
 use crate::content::read_up_to;
 use crate::fault::{fault, wrong_type};
+use crate::mount::Mount;
 use crate::name::{alike, show};
 use crate::replace::{Body, Old};
 use crate::slot::Slot;
@@ -43,6 +44,22 @@ pub(crate) struct Guard {
     /// Below the root.
     pub(crate) path: Vec<u8>,
     pub(crate) rule: Arc<dyn ChangeRule>,
+}
+
+impl Mount {
+    /// Asks the rule about a file, whoever changes it in whatever way.
+    pub(crate) fn judge(
+        &self,
+        path: &[u8],
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+        by_person: bool,
+    ) -> Result<(), ToolError> {
+        let Some(guard) = self.guards.iter().find(|guard| guard.path == path) else { return Ok(()) };
+        let path = show(path);
+        let shown = if self.named { format!("@{}/{path}", self.alias) } else { path };
+        guard.rule.judge(&Change { shown: &shown, before, after, by_person })
+    }
 }
 
 impl Slot {

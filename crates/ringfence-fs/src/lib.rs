@@ -17,6 +17,7 @@ mod fence;
 mod front_matter;
 mod guard;
 mod ignore_rules;
+mod journal;
 mod known;
 mod locks;
 mod missing;
@@ -38,7 +39,7 @@ mod workspace;
 
 pub use audit::{AuditError, AuditLog, Broken, KnownHead, Verified, read_known_heads, read_records, verify};
 pub use digest::content_id;
-pub use fence::{Backend, Fence, FenceError, MountSpec, Options};
+pub use fence::{Backend, Fence, FenceError, Journaling, MountSpec, Options};
 pub use guard::{Change, ChangeRule};
 pub use mount::{Durability, Rights};
 pub use name::NameRule;

@@ -47,6 +47,31 @@ pub(crate) struct TreeHeld {
     lock: OwnedFd,
 }
 
+impl TreeHeld {
+    /// The batch that somebody who had the tree alone is in the middle of, or died in the middle of.
+    pub(crate) fn batch(&self) -> Option<Vec<u8>> {
+        let mut id = [0u8; 256];
+        let length = pread(&self.lock, &mut id, 0).ok()?;
+        let id = id[..length].strip_suffix(b".")?;
+        Some(id.to_vec())
+    }
+
+    /// Says which batch is carried out while the tree is held alone.
+    pub(crate) fn intend(&self, batch: &[u8]) -> Result<(), ToolError> {
+        let note = [batch, b"."].concat();
+        match pwrite(&self.lock, &note, 0) {
+            Ok(written) if written == note.len() => Ok(()),
+            Ok(_) => Err(unusable(Errno::NOSPC)),
+            Err(errno) => Err(unusable(errno)),
+        }
+    }
+
+    pub(crate) fn settle(&self) {
+        // Left behind, it makes others look for a note that is not there.
+        let _ = ftruncate(&self.lock, 0);
+    }
+}
+
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -59,14 +84,31 @@ pub(crate) struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// What stands at this name is to go, if it is one of these inodes. Anything else that came to stand there is
-    /// somebody's, and is kept under another name. No inode at all means that only we can have put it there.
-    Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64> },
+    /// somebody's, and is kept under another name. No inode at all means that only we can have put it there. The second
+    /// inode is what was displaced, and goes to the journal's keep if it has an image there.
+    Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64>, journal: Noted },
     /// Two files change places, and then the one that stood at `to` goes. Found with each in the other's place, it
     /// goes; found otherwise, both stay, because somebody else put them there.
-    Overwrite { from: Place, to: Place },
+    Overwrite { from: Place, to: Place, journal: Noted },
     /// Bytes are added to the end of a file that was `before` long. Found with a part of them at its end, and nothing
     /// else, it goes back to what it was.
-    Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, content: Vec<u8> },
+    Append { parent: Vec<u8>, name: Vec<u8>, inode: u64, before: u64, content: Vec<u8>, change: Vec<u8> },
+    /// One step of the kernel does it. Only the journal has to know whether it was done.
+    OneStep { change: Vec<u8> },
+}
+
+/// What the journal knows about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) change: Vec<u8>,
+    /// What the displaced file is called in the keep; empty if it goes for good.
+    pub(crate) image: Vec<u8>,
+}
+
+impl Noted {
+    pub(crate) fn new(change: &str, image: Option<&str>) -> Self {
+        Self { change: change.as_bytes().to_vec(), image: image.unwrap_or_default().as_bytes().to_vec() }
+    }
 }
 
 /// A name below the root, and the inode that stood there when the note was made.
@@ -102,6 +144,14 @@ impl Locks {
         };
         wait_for(&lock, operation, cx)?;
         Ok(TreeHeld { lock })
+    }
+
+    /// The whole tree alone, if nobody has it.
+    pub(crate) fn try_hold_tree(&self) -> Option<TreeHeld> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | CAREFUL;
+        let lock = openat(&self.directory, "tree", flags, Mode::RUSR | Mode::WUSR).ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(TreeHeld { lock })
     }
 
     /// The locks on two files, in an order that two callers never take the other way round.
@@ -172,31 +222,6 @@ impl Locks {
     }
 }
 
-impl TreeHeld {
-    /// Says that a batch is carried out, for whoever comes after us if we die. Only for who holds the tree alone.
-    pub(crate) fn leave_word(&self, batch: &[u8]) -> Result<(), ToolError> {
-        match pwrite(&self.lock, batch, 0) {
-            Ok(length) if length == batch.len() => Ok(()),
-            Ok(_) => Err(unusable(Errno::NOSPC)),
-            Err(errno) => Err(unusable(errno)),
-        }
-    }
-
-    /// The batch that a dead holder was carrying out.
-    pub(crate) fn word(&self) -> Result<Option<Vec<u8>>, ToolError> {
-        const LONGEST: usize = 256;
-        let mut word = vec![0; LONGEST];
-        let length = pread(&self.lock, &mut word, 0).map_err(unusable)?;
-        word.truncate(length);
-        Ok(Some(word).filter(|word| !word.is_empty()))
-    }
-
-    pub(crate) fn take_word_back(&self) {
-        // Left behind, it makes the next holder look for a batch that is over.
-        let _ = ftruncate(&self.lock, 0);
-    }
-}
-
 impl Held {
     pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
         let note = intent.encode();
@@ -255,12 +280,17 @@ impl Held {
 impl Intent {
     fn encode(&self) -> Vec<u8> {
         let (kind, texts, numbers) = match self {
-            Self::Remove { parent, name, inodes } => ("remove", vec![parent, name], inodes.clone()),
-            Self::Overwrite { from, to } => {
-                ("overwrite", vec![&from.parent, &from.name, &to.parent, &to.name], vec![from.inode, to.inode])
+            Self::Remove { parent, name, inodes, journal } => {
+                ("remove", vec![parent, name, &journal.change, &journal.image], inodes.clone())
             }
-            Self::Append { parent, name, inode, before, content } => {
-                ("append", vec![parent, name], vec![*inode, *before, content.len() as u64])
+            Self::Overwrite { from, to, journal } => (
+                "overwrite",
+                vec![&from.parent, &from.name, &to.parent, &to.name, &journal.change, &journal.image],
+                vec![from.inode, to.inode],
+            ),
+            Self::OneStep { change } => ("step", vec![change], Vec::new()),
+            Self::Append { parent, name, inode, before, content, change } => {
+                ("append", vec![parent, name, change], vec![*inode, *before, content.len() as u64])
             }
         };
         let numbers = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -286,24 +316,35 @@ impl Intent {
         let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
         let numbers = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
         let place = |parent: &[u8], name: &[u8], inode| Place { parent: parent.to_vec(), name: name.to_vec(), inode };
+        let noted = |change: &[u8], image: &[u8]| Noted { change: change.to_vec(), image: image.to_vec() };
         match (*kind, texts, &numbers[..]) {
-            (b"remove", [parent, name], _) => {
-                Some(Self::Remove { parent: parent.to_vec(), name: name.to_vec(), inodes: numbers })
+            (b"remove", [parent, name, change, image], _) => {
+                let journal = noted(change, image);
+                Some(Self::Remove { parent: parent.to_vec(), name: name.to_vec(), inodes: numbers, journal })
             }
-            (b"overwrite", [from_parent, from, to_parent, to], &[source, target]) => {
-                Some(Self::Overwrite { from: place(from_parent, from, source), to: place(to_parent, to, target) })
+            (b"overwrite", [from_parent, from, to_parent, to, change, image], &[source, target]) => {
+                let (from, to) = (place(from_parent, from, source), place(to_parent, to, target));
+                Some(Self::Overwrite { from, to, journal: noted(change, image) })
             }
+            (b"step", [change], []) => Some(Self::OneStep { change: change.to_vec() }),
             _ => None,
         }
     }
 
     fn decode_append(note: &[u8]) -> Option<Self> {
-        let fields: Vec<&[u8]> = note.splitn(5, |byte| *byte == 0).collect();
-        let [_, numbers, parent, name, rest] = fields[..] else { return None };
+        let fields: Vec<&[u8]> = note.splitn(6, |byte| *byte == 0).collect();
+        let [_, numbers, parent, name, change, rest] = fields[..] else { return None };
         let numbers = std::str::from_utf8(numbers).ok()?.split(',').map(|number| number.parse().ok());
         let [inode, before, length] = numbers.collect::<Option<Vec<u64>>>()?[..] else { return None };
         let content = rest.strip_prefix(b".").filter(|content| content.len() as u64 == length)?;
-        Some(Self::Append { parent: parent.to_vec(), name: name.to_vec(), inode, before, content: content.to_vec() })
+        Some(Self::Append {
+            parent: parent.to_vec(),
+            name: name.to_vec(),
+            inode,
+            before,
+            content: content.to_vec(),
+            change: change.to_vec(),
+        })
     }
 }
 
@@ -343,16 +384,28 @@ pub(crate) fn unusable(errno: Errno) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Intent, Place};
+    use super::{Intent, Noted, Place};
 
     #[test]
     fn a_note_is_read_back_and_a_torn_one_is_none() {
         let intents = [
-            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![] },
-            Intent::Remove { parent: b"a/b".to_vec(), name: b".ringfence-tmp-1".to_vec(), inodes: vec![7, 8] },
+            Intent::Remove {
+                parent: b"a/b".to_vec(),
+                name: b".ringfence-tmp-1".to_vec(),
+                inodes: vec![],
+                journal: Noted::default(),
+            },
+            Intent::Remove {
+                parent: b"a/b".to_vec(),
+                name: b".ringfence-tmp-1".to_vec(),
+                inodes: vec![7, 8],
+                journal: Noted::new("c-1", Some("c-1-0")),
+            },
+            Intent::OneStep { change: b"c-1".to_vec() },
             Intent::Overwrite {
                 from: Place { parent: b"a".to_vec(), name: b"b".to_vec(), inode: 3 },
                 to: Place { parent: Vec::new(), name: b"c".to_vec(), inode: 4 },
+                journal: Noted::new("c-1", None),
             },
             Intent::Append {
                 parent: Vec::new(),
@@ -360,6 +413,7 @@ mod tests {
                 inode: 7,
                 before: 10,
                 content: b"a\0.b".to_vec(),
+                change: b"c-1".to_vec(),
             },
         ];
         for intent in intents {

@@ -15,10 +15,11 @@ use crate::again::{openat, renameat_with};
 use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::guard::Guard;
+use crate::journal::Journal;
 use crate::known::{At, Known};
 use crate::locks::Locks;
 use crate::missing;
-use crate::name::{NameRule, read_back, show};
+use crate::name::{NameRule, is_reserved, read_back, show};
 use crate::path::GuestPath;
 use crate::resolve::{CAREFUL, How, Links, Resolver};
 use crate::stamp::{FileId, Kind, Stamp};
@@ -59,6 +60,8 @@ pub(crate) struct Mount {
     /// The file system answers from memory without asking anybody, so short reads need no worker.
     pub(crate) quick: bool,
     pub(crate) locks: Locks,
+    /// Nothing on a mount that is not changed.
+    pub(crate) journal: Option<Journal>,
     pub(crate) digests: Digests,
     /// Files that deserve a second look whatever they are called.
     pub(crate) known: Known,
@@ -152,7 +155,7 @@ impl Spot {
     /// Fails before anything else does where nothing may be changed.
     pub(crate) fn writable(&self) -> Result<(), ToolError> {
         match self.mount.rights {
-            Rights::ReadWrite => Ok(()),
+            Rights::ReadWrite => self.mount.check_keep(),
             Rights::ReadOnly => {
                 Err(ToolError::new(ErrorKind::ReadOnly, format!("`{}` is on a read-only mount", self.shown)))
             }
@@ -173,6 +176,9 @@ impl Mount {
         let stamp = Stamp::of(&fstat(&fd)?);
         let resolved = if straight { None } else { self.real_name(fd.as_fd())? };
         let resolved = resolved.filter(|name| name.as_bytes() != path.as_bytes());
+        if resolved.as_ref().is_some_and(|real| real.split('/').any(|name| is_reserved(name.as_bytes()))) {
+            return Err(Errno::ACCESS);
+        }
         if self.privileged {
             if path.must_be_directory() && stamp.closed_to_entry() {
                 return Err(Errno::ACCESS);

@@ -23,8 +23,11 @@ pub enum NameRule {
 /// Temporary files of ours begin with this. Tools neither see nor name them.
 pub(crate) const RESERVED: &str = ".ringfence-tmp-";
 
+/// Where pre-images are kept, at the root of a mount. Nobody sees or names it anywhere: a mount may lie in another one.
+pub(crate) const KEEP: &str = ".ringfence";
+
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(RESERVED.as_bytes())
+    name.starts_with(RESERVED.as_bytes()) || name == KEEP.as_bytes()
 }
 
 /// The text of a name, or of a path of names.

@@ -75,7 +75,7 @@ impl GuestPath {
                 return Err(ToolError::new(ErrorKind::InvalidPath, message));
             }
             if is_reserved(name) {
-                let message = format!("`{}` is a temporary file of the host's own", show(name));
+                let message = format!("`{}` is the host's own", show(name));
                 return Err(ToolError::new(ErrorKind::InvalidPath, message));
             }
             path.climbs |= name == b"..";
@@ -241,6 +241,8 @@ mod tests {
         check(&"a/".repeat(3000), "InvalidPath");
         check(&"n".repeat(256), "InvalidPath");
         check(".ringfence-tmp-00/x", "InvalidPath");
+        check(".ringfence", "InvalidPath");
+        check("a/.ringfence/x", "InvalidPath");
         check("notes: draft.md", "notes: draft.md");
     }
 

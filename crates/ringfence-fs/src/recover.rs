@@ -2,14 +2,14 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
 use crate::again::{fsync, ftruncate, pread};
-use crate::batch_note::recover_batches;
-use crate::locks::{Held, Intent};
+use crate::batch_note::{recover_batch, recover_batches};
+use crate::locks::{Held, Intent, Noted, TreeHeld};
 use crate::mount::{Mount, look};
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
@@ -20,22 +20,50 @@ use crate::trash::{keep_as_conflict, purge};
 pub(crate) fn recover(mount: &Mount, held: &Held, intent: &Intent) {
     // What cannot be cleaned up now, because it moved or is not ours to remove, is not tried for ever.
     let _ = attempt(mount, intent);
+    let change = match intent {
+        Intent::Remove { journal, .. } | Intent::Overwrite { journal, .. } => &journal.change,
+        Intent::Append { change, .. } | Intent::OneStep { change } => change,
+        // Its own note does it.
+    };
+    mount.settle(&String::from_utf8_lossy(change));
     held.settle();
 }
 
 /// Cleans up whatever dead processes left on a mount.
 pub(crate) fn recover_all(mount: &Mount) {
+    recover_notes(mount);
+    // While nobody changes anything, whatever is not ended is a dead process's.
+    if let Some(tree) = mount.locks.try_hold_tree() {
+        tree.settle();
+        mount.settle_all();
+    }
+}
+
+/// What the notes of dead processes say.
+pub(crate) fn recover_notes(mount: &Mount) {
     for (held, intent) in mount.locks.abandoned() {
         recover(mount, &held, &intent);
     }
     recover_batches(mount);
 }
 
+/// Before a change under a hold on the tree: somebody may have died while they had it alone.
+pub(crate) fn recover_tree(mount: &Mount, tree: &TreeHeld) {
+    if let Some(id) = tree.batch() {
+        recover_batch(mount, &id);
+        tree.settle();
+    }
+}
+
 fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
     match intent {
-        Intent::Remove { parent, name, inodes } => {
+        Intent::OneStep { .. } => Some(()),
+        Intent::Remove { parent, name, inodes, journal } => {
             let parent = open_parent(mount, parent)?;
             let found = look(parent.as_fd(), name).ok()??;
+            if inodes.get(1) == Some(&found.id.inode) && into_keep(mount, parent.as_fd(), name, journal) {
+                return Some(());
+            }
             if !inodes.is_empty() && !inodes.contains(&found.id.inode) {
                 return keep_as_conflict(parent.as_fd(), name).ok().map(drop);
             }
@@ -45,14 +73,17 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
             let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
             purge(mount, parent.as_fd(), name, &Context::new(&limits, Pace::Patient, &signal)).ok()
         }
-        Intent::Overwrite { from, to } => {
+        Intent::Overwrite { from, to, journal } => {
             let (from_parent, to_parent) = (open_parent(mount, &from.parent)?, open_parent(mount, &to.parent)?);
             let inode_at = |parent: &OwnedFd, name: &[u8]| Some(look(parent.as_fd(), name).ok()??.id.inode);
             let swapped = inode_at(&from_parent, &from.name) == Some(to.inode)
                 && inode_at(&to_parent, &to.name) == Some(from.inode);
+            if swapped && into_keep(mount, from_parent.as_fd(), &from.name, journal) {
+                return Some(());
+            }
             swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
         }
-        Intent::Append { parent, name, inode, before, content } => {
+        Intent::Append { parent, name, inode, before, content, change: _ } => {
             let parent = open_parent(mount, parent)?;
             let file = mount.open_at(parent.as_fd(), name, OFlags::RDWR).ok()?;
             let now = Stamp::of(&fstat(&file).ok()?);
@@ -63,6 +94,12 @@ fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
             Some(())
         }
     }
+}
+
+/// Brings a displaced file to where it can be restored from. False where it has no place there.
+fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], journal: &Noted) -> bool {
+    let image = String::from_utf8_lossy(&journal.image);
+    !image.is_empty() && mount.keep().is_some_and(|keep| keep.take(parent, name, &image).is_ok())
 }
 
 pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {

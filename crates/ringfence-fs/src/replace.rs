@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
 use rustix::fs::{
     Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags, accessat, fchmod, fchown, fgetxattr, flistxattr,
-    fsetxattr, fstat, renameat, unlinkat,
+    fsetxattr, fstat, linkat, renameat, unlinkat,
 };
 use rustix::io::{Errno, write};
 
@@ -20,7 +20,8 @@ use crate::again::{fsync, openat, renameat_with};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::locks::{Held, Intent, Tree};
+use crate::journal::{Fate, State};
+use crate::locks::{Held, Intent, Noted, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::RESERVED;
 use crate::recover::recover;
@@ -89,8 +90,11 @@ pub(crate) fn replace(
     check_writable(slot, parent, old.as_ref())?;
     let body = slot.judged(make(old.as_ref())?, old.as_ref(), ticket)?;
     let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
-    let intent = |inodes| Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes };
-    held.intend(&intent(Vec::new()))?;
+    let intent = |inodes, image| {
+        let journal = Noted::new(ticket.change(), image);
+        Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal }
+    };
+    held.intend(&intent(Vec::new(), None))?;
     let fail = |errno| fault(errno, &slot.shown);
     let fresh = Fresh::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
     let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
@@ -98,16 +102,21 @@ pub(crate) fn replace(
         fresh.take_after(old, &slot.shown)?;
     }
     fsync(&fresh.fd).map_err(fail)?;
-    if let Some(old) = &old {
+    let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
+    let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, 0, ticket)).transpose()?;
+    if let (Some(old), Some(displaced)) = (&old, &displaced) {
         // From now on the temporary name may have our file or the old one; anything else there is somebody's.
-        let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?).id;
-        held.intend(&intent(vec![ours.inode, old.stamp.id.inode]))?;
+        held.intend(&intent(vec![ours.id.inode, old.stamp.id.inode], displaced.fate.image()))?;
     }
+    let before = displaced.as_ref().map(|displaced| (&displaced.state, &displaced.fate));
+    let effects = slot.effects(&made, before, State::of_file(&ours, Some(digest)));
+    let entered = slot.mount.enter(ticket, Vec::new(), effects)?;
     ticket.commit()?;
-    let rest = match &old {
-        None => fresh.publish_new(slot)?,
-        Some(old) => fresh.publish_over(slot, old)?,
+    let rest = match (&old, &displaced) {
+        (Some(old), Some(displaced)) => fresh.publish_over(slot, old, &displaced.fate)?,
+        _ => fresh.publish_new(slot)?,
     };
+    entered.done();
     if slot.mount.durability == Durability::Full {
         fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
     }
@@ -119,6 +128,32 @@ pub(crate) fn replace(
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
     Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken, collides_with })
+}
+
+/// A file that is about to lose its name, as the journal has to know it.
+#[derive(Debug)]
+pub(crate) struct Displaced {
+    pub(crate) state: State,
+    pub(crate) fate: Fate,
+}
+
+impl Displaced {
+    pub(crate) fn new(
+        slot: &Slot,
+        parent: BorrowedFd<'_>,
+        old: &Old,
+        index: usize,
+        ticket: &Ticket<'_>,
+    ) -> Result<Self, ToolError> {
+        let fate = slot.mount.fate(old, parent, index, ticket)?;
+        let state = match fate {
+            Fate::Gone => State::of_stamp(&old.stamp),
+            Fate::Kept { .. } | Fate::Copied { .. } => {
+                State::of_open(&old.fd, &old.stamp, &slot.shown, ticket.context())?
+            }
+        };
+        Ok(Self { state, fate })
+    }
 }
 
 /// The directory of a slot, made if it is missing; the lock; and what is there.
@@ -302,8 +337,12 @@ impl<'a> Fresh<'a> {
         }
     }
 
-    fn publish_over(self, slot: &Slot, old: &Old) -> Result<Rest, ToolError> {
+    fn publish_over(self, slot: &Slot, old: &Old, fate: &Fate) -> Result<Rest, ToolError> {
         let fail = |errno| fault(errno, &slot.shown);
+        let keep = match fate {
+            Fate::Kept { image } => Some((slot.mount.keep().ok_or_else(|| fail(Errno::NOENT))?, image)),
+            Fate::Gone | Fate::Copied { .. } => None,
+        };
         match self.exchange(&slot.name) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Err(changed_meanwhile(slot, None)),
@@ -312,6 +351,10 @@ impl<'a> Fresh<'a> {
                 let now = slot.look_in(self.parent)?;
                 if now.is_none_or(|now| !now.same_content(&old.stamp)) {
                     return Err(changed_meanwhile(slot, None));
+                }
+                if let Some((keep, image)) = &keep {
+                    linkat(self.parent, slot.name.as_slice(), keep.fd(), image.as_str(), AtFlags::empty())
+                        .map_err(fail)?;
                 }
                 renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
                 self.published();
@@ -323,6 +366,14 @@ impl<'a> Fresh<'a> {
         let displaced = look(self.parent, &self.name).ok().flatten();
         if displaced.is_some_and(|displaced| displaced.same_content(&old.stamp)) {
             // The old file has our temporary name now.
+            if let Some((keep, image)) = &keep {
+                if let Err(errno) = keep.take(self.parent, &self.name, image) {
+                    let _ = self.take_back(slot);
+                    return Err(fail(errno));
+                }
+                self.published();
+                return Ok(Rest::Gone);
+            }
             let removed = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty()).is_ok();
             self.published();
             return Ok(if removed { Rest::Gone } else { Rest::Left });
@@ -394,7 +445,7 @@ pub(crate) fn changed_meanwhile(slot: &Slot, copy: Option<&str>) -> ToolError {
 
 /// Attributes of users go along where they can; labels and capabilities do not. An access list goes along, or the
 /// change is refused: without it, the mode would say more than was meant.
-fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     const ACCESS_LIST: &CStr = c"system.posix_acl_access";
     let mut value = vec![0u8; 64 << 10];
     if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {

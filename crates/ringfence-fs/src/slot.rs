@@ -11,14 +11,15 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
 use crate::again::{fsync, openat};
-use crate::batch_note::recover_batch;
 use crate::fault::{fault, unsynced, wrong_type};
+use crate::journal::{Effect, State};
 use crate::known::At;
 use crate::locks::{Tree, TreeHeld};
 use crate::missing;
 use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{alike, may_create, read_back, show};
 use crate::path::GuestPath;
+use crate::recover::recover_tree;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
@@ -150,10 +151,7 @@ impl Slot {
     /// whether the change is allowed, so it must not get another between the plan and the change.
     pub(crate) fn hold_place(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
         let held = self.mount.locks.hold_tree(hold, cx)?;
-        if let Some(batch) = held.word()? {
-            recover_batch(&self.mount, &batch);
-            held.take_word_back();
-        }
+        recover_tree(&self.mount, &held);
         self.check_place()?;
         Ok(held)
     }
@@ -252,7 +250,12 @@ impl Slot {
     /// Makes the missing directories. What comes back removes them again, unless it is told to keep them.
     pub(crate) fn make_parents(&self, cx: &Context<'_>) -> Result<Made, ToolError> {
         let fail = |errno| fault(errno, &self.shown);
-        let mut made = Made { directories: Vec::new(), parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))? };
+        let mut path = self.real_parent.clone();
+        let mut made = Made {
+            directories: Vec::new(),
+            made: Vec::new(),
+            parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))?,
+        };
         // A descriptor that only names the directory cannot be synced; one that lists it can.
         if let Ok(listing) = listing(made.parent.as_fd()) {
             made.parent = listing;
@@ -275,6 +278,10 @@ impl Slot {
                     return Err(self.not_a_directory(errno));
                 }
             };
+            path = joined(&path, &[], name);
+            if ours {
+                made.made.push((path.clone(), Stamp::of(&rustix::fs::fstat(&child).map_err(fail)?)));
+            }
             let parent = std::mem::replace(&mut made.parent, child);
             if ours {
                 made.directories.push((parent, name.clone()));
@@ -295,11 +302,23 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Made {
     directories: Vec<(OwnedFd, Vec<u8>)>,
+    /// Where they are, below the root.
+    made: Vec<(Vec<u8>, Stamp)>,
     /// The directory of the slot.
     pub(crate) parent: OwnedFd,
 }
 
 impl Made {
+    /// For the journal.
+    pub(crate) fn effects(&self) -> Vec<Effect> {
+        let created = |(path, stamp): &(Vec<u8>, Stamp)| Effect::Created {
+            path: show(path),
+            after: State::of_stamp(stamp),
+            image: None,
+        };
+        self.made.iter().map(created).collect()
+    }
+
     /// The change is there: so are its directories, on disk too.
     pub(crate) fn keep(mut self, durability: Durability, shown: &str) -> Result<(), ToolError> {
         let made = std::mem::take(&mut self.directories);

@@ -15,11 +15,10 @@ use crate::name::{RESERVED, show};
 use crate::stamp::{FileId, Kind};
 use crate::walk::{Ours, Step, Walk};
 
-/// Takes a name away from `id`, and gives it a temporary one.
+/// Takes a name away from `id`, and gives it another one that nobody sees.
 pub(crate) fn rename_away(
-    parent: BorrowedFd<'_>,
-    name: &[u8],
-    to: &[u8],
+    from: (BorrowedFd<'_>, &[u8]),
+    to: (BorrowedFd<'_>, &[u8]),
     id: FileId,
     shown: &str,
 ) -> Result<(), ToolError> {
@@ -27,18 +26,18 @@ pub(crate) fn rename_away(
         let message = format!("`{shown}` was replaced by another program at the same moment; nothing was changed");
         ToolError::new(ErrorKind::Conflict, message)
     };
-    match rename_onto_nothing((parent, name), (parent, to)) {
+    match rename_onto_nothing(from, to) {
         Ok(()) => {}
         Err(Errno::NOENT) => return Err(conflict()),
         Err(errno) => return Err(fault(errno, shown)),
     }
-    match look(parent, to) {
+    match look(to.0, to.1) {
         Ok(Some(moved)) if moved.id == id => Ok(()),
-        _ => match rename_onto_nothing((parent, to), (parent, name)) {
+        _ => match rename_onto_nothing(to, from) {
             Ok(()) => Err(conflict()),
             // The name was taken again meanwhile. What has ours now would be out of everybody's sight.
             Err(_) => {
-                let copy = keep_as_conflict(parent, to).map_err(|errno| fault(errno, shown))?;
+                let copy = keep_beside(from.0, to).map_err(|errno| fault(errno, shown))?;
                 let hint = format!("what stood there was kept as `{copy}` beside it");
                 Err(conflict().hint(&hint).detail("conflictCopy", copy))
             }
@@ -66,10 +65,15 @@ pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Con
     unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(fail)
 }
 
+/// Gives something a name in `parent` that everybody sees.
+fn keep_beside(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8])) -> Result<String, Errno> {
+    let name = from.1.strip_prefix(RESERVED.as_bytes()).unwrap_or(from.1);
+    let kept = format!("conflict-{}", String::from_utf8_lossy(name));
+    rename_onto_nothing(from, (parent, kept.as_bytes()))?;
+    Ok(kept)
+}
+
 /// Gives something that is not ours to remove, but has a temporary name of ours, a name that everybody sees.
 pub(crate) fn keep_as_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
-    let Some(rest) = name.strip_prefix(RESERVED.as_bytes()) else { return Ok(show(name)) };
-    let kept = format!("conflict-{}", String::from_utf8_lossy(rest));
-    rename_onto_nothing((parent, name), (parent, kept.as_bytes()))?;
-    Ok(kept)
+    if name.starts_with(RESERVED.as_bytes()) { keep_beside(parent, (parent, name)) } else { Ok(show(name)) }
 }

@@ -23,8 +23,8 @@ use crate::record::Moment;
 use crate::tool::Road;
 use crate::{
     Abandon, Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Bit, BitSet,
-    Context, Decision, ErrorKind, Pace, Policy, Preview, Question, Record, Scope, Session, Signal, Store, StoreLost,
-    Ticket, ToolError, Touch, Verb, Verdict, id,
+    Context, Decision, ErrorKind, Origin, Pace, Policy, Preview, Question, Record, Scope, Session, Signal, Store,
+    StoreLost, Ticket, ToolError, Touch, Verb, Verdict, id,
 };
 
 /// How often a person may change the arguments of one call before it is refused.
@@ -107,11 +107,18 @@ impl Host {
             Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
             None => call,
         };
+        let origin = Origin {
+            session: session.id.clone(),
+            call: call.id.clone(),
+            tool: call.name.clone(),
+            may_undo: session.principal.may(Scope::Undo),
+        };
         let mut trip = Arc::new(Trip {
             parts: Arc::clone(&self.parts),
             session: Arc::clone(session),
             call,
             started: Instant::now(),
+            origin,
             covered: None,
             notes: Notes::default(),
         });
@@ -332,6 +339,7 @@ struct Trip {
     session: Arc<Session>,
     call: ToolCall,
     started: Instant,
+    origin: Origin,
     /// What a person said yes to when they changed the arguments.
     covered: Option<Covered>,
     notes: Notes,
@@ -364,6 +372,7 @@ impl Trip {
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
+            origin: self.origin.clone(),
             covered: Some(covered),
             notes: Notes { modified: true },
         }
@@ -372,17 +381,20 @@ impl Trip {
     /// Tries the call on the caller's own thread. `None` when it would have had to wait.
     fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
         let signal = Signal::new();
-        let cx = Context::new(&self.session.limits, Pace::Quick, &signal).on_road(self);
+        let cx = Context::new(&self.session.limits, Pace::Quick, &signal).on_road(self).made_by(&self.origin);
         let leg = guarded(self, &signal, || self.travel(offer, &cx))?;
         Ok(if cx.stalled() { None } else { leg })
     }
 
     fn go(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        self.travel(offer, &Context::new(&self.session.limits, Pace::Patient, signal).on_road(self))
+        self.travel(
+            offer,
+            &Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin),
+        )
     }
 
     fn run_approved(&self, asked: Asked, approval: &Approval, signal: &Signal) -> Result<Option<Leg>, Fatal> {
-        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self);
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
         let Asked { planned, touches, verdict: seen, .. } = asked;
         let (verdict, _) =
             self.police(&touches, &cx, |verdict| verdict.decision == Decision::Allow || *verdict == seen);

@@ -52,5 +52,5 @@ pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{Context, NET, Pace, Place, Plan, Tool, Touch, Verb};
+pub use tool::{Context, NET, Origin, Pace, Place, Plan, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};

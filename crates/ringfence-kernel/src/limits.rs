@@ -44,6 +44,10 @@ pub struct Limits {
     pub delete_names: u64,
     /// Entries that one walk over a tree visits.
     pub walk_entries: u64,
+    /// Bytes that one session's changes keep to be undone from.
+    pub undo_session_bytes: u64,
+    /// Bytes that the changes of all sessions keep.
+    pub undo_bytes: u64,
     /// How long a call may take, approval not counted.
     pub call_time: Duration,
     /// How long a person has to answer.
@@ -68,6 +72,8 @@ impl Limits {
             search_bytes: MIB,
             delete_names: 1000,
             walk_entries: 1_000_000,
+            undo_session_bytes: GIB,
+            undo_bytes: 5 * GIB,
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
         };
@@ -112,6 +118,8 @@ impl Limits {
             search_bytes: self.search_bytes.min(other.search_bytes),
             delete_names: self.delete_names.min(other.delete_names),
             walk_entries: self.walk_entries.min(other.walk_entries),
+            undo_session_bytes: self.undo_session_bytes.min(other.undo_session_bytes),
+            undo_bytes: self.undo_bytes.min(other.undo_bytes),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
         }

@@ -173,7 +173,7 @@ impl Preset {
     pub(crate) fn rules(self) -> Vec<Rule> {
         let files = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete];
         let anything_else = Rule { decision: Decision::Allow, effects: files.to_vec(), ..Rule::ours("preset", None) };
-        [sensitive_names(), self.own_rules(), vec![other_hosts(), anything_else]].concat()
+        [sensitive_names(), self.own_rules(), vec![other_hosts(), no_way_back(), anything_else]].concat()
     }
 
     /// What the preset says that a looser one does not.
@@ -196,6 +196,11 @@ impl Preset {
     pub(crate) fn instead(verb: Verb) -> Self {
         if matches!(verb, Verb::Overwrite | Verb::Delete) { Self::Edits } else { Self::Ask }
     }
+}
+
+/// What the journal cannot keep is gone for good.
+fn no_way_back() -> Rule {
+    Rule { effects: vec![Verb::Lose], ..Rule::ours("cannot be undone", Some("and what is there now is not kept")) }
 }
 
 /// Names that deserve a second look, whatever the preset.
@@ -282,6 +287,7 @@ mod tests {
         check(Verb::Overwrite, "a", [Allow, Ask, Deny]);
         check(Verb::MoveAway, "a", [Allow, Allow, Deny]);
         check(Verb::Delete, "a", [Allow, Ask, Deny]);
+        check(Verb::Lose, "a", [Ask, Ask, Deny]);
         check(Verb::Read, ".env", [Ask, Ask, Ask]);
         check(Verb::List, ".env", [Allow, Allow, Allow]);
         check(Verb::Create, ".env", [Allow, Allow, Deny]);

@@ -309,7 +309,7 @@ mod tests {
         refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, look, change; did you mean `overwrite`?"
+                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, look, change; did you mean `overwrite`?"
             ],
         );
         refused(

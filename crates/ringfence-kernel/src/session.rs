@@ -48,6 +48,11 @@ impl Principal {
         Self { name: name.into(), scopes: BTreeSet::from([Scope::Call]) }
     }
 
+    /// Somebody who works the host themselves, and may take back what any session did.
+    pub fn person(name: impl Into<String>) -> Self {
+        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call, Scope::Undo]) }
+    }
+
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
     }

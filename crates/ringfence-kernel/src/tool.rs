@@ -69,11 +69,13 @@ pub enum Verb {
     Delete,
     /// A request leaves for a host; the mount is `NET`.
     Fetch,
+    /// Contents go for good: nothing is kept to bring them back from.
+    Lose,
 }
 
 impl Verb {
-    pub const ALL: [Self; 7] =
-        [Self::List, Self::Read, Self::Create, Self::Overwrite, Self::MoveAway, Self::Delete, Self::Fetch];
+    pub const ALL: [Self; 8] =
+        [Self::List, Self::Read, Self::Create, Self::Overwrite, Self::MoveAway, Self::Delete, Self::Fetch, Self::Lose];
 
     /// Whether files are no longer what they were.
     pub fn changes(self) -> bool {
@@ -89,6 +91,7 @@ impl Verb {
             Self::MoveAway => "move",
             Self::Delete => "delete",
             Self::Fetch => "fetch",
+            Self::Lose => "lose",
         }
     }
 }
@@ -141,11 +144,22 @@ pub enum Pace {
     Patient,
 }
 
+/// Who makes a call, for tools that keep a trace of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub session: String,
+    pub call: String,
+    pub tool: String,
+    /// The principal may reverse changes of any session: a person.
+    pub may_undo: bool,
+}
+
 /// What a tool knows about the call while it plans and runs.
 #[derive(Debug)]
 pub struct Context<'a> {
     pub limits: &'a Limits,
     pub pace: Pace,
+    origin: Option<&'a Origin>,
     signal: &'a Signal,
     stalled: Cell<bool>,
     road: Option<&'a dyn Road>,
@@ -159,7 +173,7 @@ pub(crate) trait Road: std::fmt::Debug {
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, signal, stalled: Cell::new(false), road: None }
+        Self { limits, pace, origin: None, signal, stalled: Cell::new(false), road: None }
     }
 
     pub(crate) fn on_road(self, road: &'a dyn Road) -> Self {
@@ -176,6 +190,16 @@ impl<'a> Context<'a> {
         if let Some(road) = self.road {
             road.raise(bit);
         }
+    }
+
+    #[must_use]
+    pub fn made_by(self, origin: &'a Origin) -> Self {
+        Self { origin: Some(origin), ..self }
+    }
+
+    /// Who makes the call. Nobody, where the host works for itself.
+    pub fn origin(&self) -> Option<&'a Origin> {
+        self.origin
     }
 
     /// Fails once nobody waits for the call any more.

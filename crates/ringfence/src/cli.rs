@@ -1,4 +1,5 @@
-//! The command line: `ringfence call`, `tools`, `policy`, `audit` and `workflow`.
+//! The command line: `ringfence call`, `tools`, `policy`, `audit`, `workflow`, and what a person does with changes:
+//! `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
@@ -11,14 +12,15 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Bit, Dialect, Fatal, Preset, ToolCall};
+use ringfence_kernel::{Bit, Dialect, Fatal, Preset, Reply, ToolCall};
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, Environment, Flags, Mounted, load};
 use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
-use crate::wire::{WireError, Wired, new_workflow, wire};
+use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -44,6 +46,8 @@ enum Command {
         #[arg(default_value = "{}")]
         json: String,
     },
+    #[command(flatten)]
+    Changes(ChangesCommand),
     /// Look at the trace of every call, and check that nobody changed it.
     Audit {
         #[command(subcommand)]
@@ -64,6 +68,48 @@ enum Command {
         /// The form to print them in.
         #[arg(long, value_enum, default_value_t = Format::List)]
         format: Format,
+    },
+}
+
+/// What a person asks about changes, or wants done about them.
+#[derive(Debug, Subcommand)]
+enum ChangesCommand {
+    /// List the changes that were made in the workspace, the newest first.
+    Log {
+        /// Only those of this session.
+        #[arg(long, value_name = "ID")]
+        session: Option<String>,
+        /// As a JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what one change did.
+    Diff {
+        /// The change, as `ringfence log` lists it.
+        change: String,
+    },
+    /// Take back the last change, or those that are named: all of it, or, where something was changed since, nothing.
+    Undo {
+        /// The change, as `ringfence log` lists it.
+        #[arg(conflicts_with_all = ["session", "since"])]
+        change: Option<String>,
+        /// Every change of a session.
+        #[arg(long, value_name = "ID", conflicts_with = "since")]
+        session: Option<String>,
+        /// Every change since a time, such as `2026-01-31T12:00:00Z`.
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Only say what would be done.
+        #[arg(long)]
+        dry_run: bool,
+        /// Take back also what was changed since. What is there now is kept, and `redo` brings it back.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Bring back what the last undo took back, or the one that is named.
+    Redo {
+        /// The undo, as `ringfence log` lists it.
+        change: Option<String>,
     },
 }
 
@@ -218,6 +264,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Policy { command: PolicyCommand::Show } => {
             print(&policy_text::show(&wire(settings, &environment)?.settings.rules()), SUCCESS)
         }
+        Command::Changes(command) => changes(&wire_for_person(settings, &environment)?, command),
         Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
             print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
@@ -225,8 +272,73 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
+/// Makes the call that the command stands for, and says in plain words what came of it.
+fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
+    let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
+        ChangesCommand::Log { session, json: true } => {
+            ("list_changes", json!({"session": session}), |value| format!("{value}\n"))
+        }
+        ChangesCommand::Log { session, json: false } => ("list_changes", json!({"session": session}), listed),
+        ChangesCommand::Diff { change } => {
+            ("show_change", json!({"change": change}), |value| value["diff"].as_str().unwrap_or_default().to_owned())
+        }
+        ChangesCommand::Undo { change, session, since, dry_run, force } => {
+            let which =
+                json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
+            ("undo", which, undone)
+        }
+        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), undone),
+    };
+    let reply = make_call(wired, tool.to_owned(), arguments.to_string())?;
+    let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+    if reply.error.is_some() {
+        let error = &said["error"];
+        complain(error["message"].as_str().unwrap_or(&reply.text));
+        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
+            let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
+            complain(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
+        }
+        return Ok(ERROR_REPLY);
+    }
+    print(&form(&said["value"]), SUCCESS)
+}
+
+/// A change a line, and a line more where there are older ones.
+fn listed(value: &Value) -> String {
+    let mut text = String::new();
+    for change in value["changes"].as_array().into_iter().flatten() {
+        let words =
+            ["change", "time", "session", "call", "tool", "state"].map(|key| change[key].as_str().unwrap_or("-"));
+        let paths = texts(&change["paths"]).join(" ");
+        text.push_str(&format!("{}  {paths}\n", words.join("  ")));
+    }
+    if value["truncated"] == true {
+        text.push_str("older ones are not listed\n");
+    }
+    text
+}
+
+fn undone(value: &Value) -> String {
+    let undone = texts(&value["undone"]).join(" ");
+    let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
+    match value["change"].as_str() {
+        Some(change) => format!("took back {undone} by {change}:\n{paths}"),
+        None => format!("would take back {undone}:\n{paths}"),
+    }
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
 fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
-    let call = tool_call(wired, name, json)?;
+    let ToolCall { name, arguments, .. } = tool_call(wired, name, json)?;
+    let reply = make_call(wired, name, arguments)?;
+    print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+}
+
+fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
+    let call = ToolCall { id: "call-1".to_owned(), name, arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
@@ -237,8 +349,7 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     });
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
-    let reply = reply?;
-    print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+    Ok(reply?)
 }
 
 fn tool_call(wired: &Wired, name: String, json: String) -> Result<ToolCall, Failure> {
@@ -336,7 +447,7 @@ fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
 
 /// A record in one line of text.
 fn for_people(line: &str) -> String {
-    let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
+    let Ok(record) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     let paths = record["touches"].as_array().into_iter().flatten();
     let paths = paths.map(|touch| format!("{} {}", touch["verb"].as_str().unwrap_or(""), touch["path"]));
@@ -348,7 +459,7 @@ fn for_people(line: &str) -> String {
 
 fn tools(wired: &Wired, format: Format) -> String {
     let catalog = &wired.session.catalog;
-    let json = |tools| serde_json::to_string_pretty(&serde_json::Value::Array(tools)).unwrap_or_default();
+    let json = |tools| serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default();
     match format {
         Format::Openai => json(catalog.openai_tools()),
         Format::Functions => json(catalog.openai_functions()),

@@ -272,6 +272,8 @@ struct LimitKeys {
     max_search_bytes: Option<u64>,
     max_delete_names: Option<u64>,
     max_walk_entries: Option<u64>,
+    max_undo_session_bytes: Option<u64>,
+    max_undo_bytes: Option<u64>,
     max_tool_operation_duration: Option<Span>,
     max_approval_duration: Option<Span>,
 }
@@ -296,6 +298,8 @@ impl LimitKeys {
             search_bytes: self.max_search_bytes.unwrap_or(base.search_bytes),
             delete_names: self.max_delete_names.unwrap_or(base.delete_names),
             walk_entries: self.max_walk_entries.unwrap_or(base.walk_entries),
+            undo_session_bytes: self.max_undo_session_bytes.unwrap_or(base.undo_session_bytes),
+            undo_bytes: self.max_undo_bytes.unwrap_or(base.undo_bytes),
             call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
             approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
         }

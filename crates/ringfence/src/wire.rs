@@ -3,15 +3,16 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use ringfence_fs::{
-    AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, MountSpec, Options, PLAIN_FILE_FLAGS, Rights,
-    STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
+    AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, Journaling, MountSpec, Options, PLAIN_FILE_FLAGS,
+    Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
-    AuditSink, Bits, Dialect, Host, MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Rule,
-    Session, ToolError,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect, Host,
+    MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Rule, Session, ToolError,
 };
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
@@ -80,8 +81,28 @@ pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<St
     Ok(new_run(&settings.state, &project, settings.run.as_deref(), &start)?)
 }
 
-/// Puts a host together.
-pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+/// Who works with the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Agent,
+    /// Somebody who typed a command, and is the one who would be asked about it.
+    Person,
+}
+
+/// Puts a host together for an agent.
+pub fn wire(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+    wire_for(Who::Agent, settings, environment)
+}
+
+/// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
+/// dialect, whatever agents have.
+pub fn wire_for_person(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+    let settings =
+        Settings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: Choice::default(), ..settings };
+    wire_for(Who::Person, settings, environment)
+}
+
+fn wire_for(who: Who, mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
@@ -93,6 +114,9 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
         settings.tighten(&bytes)?;
+        if who == Who::Person {
+            settings.tools = Choice::default();
+        }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
     }
     for (_, rules) in settings.rules().layers() {
@@ -102,21 +126,40 @@ pub fn wire(mut settings: Settings, environment: &Environment) -> Result<Wired, 
     }
     let session = Session {
         id: format!("cli-{}", std::process::id()),
-        principal: Principal::agent("command line"),
+        principal: match who {
+            Who::Agent => Principal::agent("command line"),
+            Who::Person => Principal::person("person at the command line"),
+        },
         dialect: settings.dialect,
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog,
         bits: Bits::default(),
     };
+    let approver: Box<dyn Approver> = match who {
+        Who::Agent => Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
+        Who::Person => Box::new(OwnWord),
+    };
     let host = Host::new(Parts {
         policy: Box::new(settings.rules()),
-        approver: Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
+        approver,
         audit: audit(&settings, run.as_deref())?,
         store: Box::new(MemoryStore::default()),
         workers: WORKERS,
     });
     Ok(Wired { host, session: Arc::new(session), settings })
+}
+
+/// The command is the answer.
+#[derive(Debug)]
+struct OwnWord;
+
+impl Approver for OwnWord {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
+        let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+        let approval = Approval { assurance: Assurance::Person, by: None };
+        Box::pin(std::future::ready(Answered { response, approval }))
+    }
 }
 
 /// The workspace, the mounts that were declared, and the state of the run.
@@ -137,7 +180,12 @@ fn fence(
     }
     others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), Rights::ReadWrite)));
     let workspace = mount(alias, workspace.to_owned(), Rights::ReadWrite);
-    let options = Options { backend: Backend::Best, durability: settings.durability, names: settings.names };
+    let options = Options {
+        backend: Backend::Best,
+        durability: settings.durability,
+        names: settings.names,
+        journal: Journaling::On,
+    };
     Ok(Fence::new(workspace, others, &settings.state, options)?)
 }
 

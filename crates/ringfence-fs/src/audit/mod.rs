@@ -12,6 +12,7 @@ mod writer;
 
 pub use verify::{Broken, KnownHead, Verified, read_known_heads, verify};
 pub use writer::{AuditError, AuditLog};
+pub(crate) use writer::{hold, release};
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};

@@ -440,7 +440,7 @@ fn read_tail(file: &OwnedFd, size: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Takes the lock, or says that somebody sits on it.
-pub(super) fn hold(lock: &OwnedFd) -> io::Result<()> {
+pub(crate) fn hold(lock: &OwnedFd) -> io::Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_micros(20);
     loop {
@@ -457,7 +457,7 @@ pub(super) fn hold(lock: &OwnedFd) -> io::Result<()> {
     }
 }
 
-pub(super) fn release(lock: &OwnedFd) {
+pub(crate) fn release(lock: &OwnedFd) {
     // It also goes with the descriptor.
     let _ = flock(lock, FlockOperation::Unlock);
 }

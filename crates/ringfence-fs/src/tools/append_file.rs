@@ -16,10 +16,12 @@ use serde::Deserialize;
 use super::{Changed, check_size};
 use crate::Fence;
 use crate::again::{fdatasync, ftruncate};
-use crate::content::{hash_up_to, read_up_to};
-use crate::digest::Digest;
+use crate::content::read_up_to;
+use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced};
+use crate::journal::{Effect, State};
 use crate::locks::{Held, Intent, Tree};
+use crate::name::show;
 use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
 use crate::slot::{Meant, Parents, Slot};
@@ -206,9 +208,19 @@ fn append_in_place(
     let before = now.size;
     let after = before + content.len() as u64;
     let (parent_path, name) = (slot.parent_path(), slot.name.clone());
-    let intent = Intent::Append { parent: parent_path, name, inode: now.id.inode, before, content: content.to_vec() };
+    let hashed = hash_both(slot, old, content, ticket.context())?;
+    let intent = Intent::Append {
+        parent: parent_path,
+        name,
+        inode: now.id.inode,
+        before,
+        content: content.to_vec(),
+        change: ticket.change().as_bytes().to_vec(),
+    };
     held.intend(&intent)?;
+    let entered = slot.mount.enter(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
+        drop(entered);
         held.settle();
         return Err(given_up);
     }
@@ -224,26 +236,52 @@ fn append_in_place(
         // behind it stays, and so does ours.
         let size = Stamp::of(&fstat(&file).map_err(|errno| unsynced(errno, &slot.shown))?).size;
         if size > after {
+            entered.done();
             held.settle();
             return Err(unsynced(errno, &slot.shown));
         }
         ftruncate(&file, before).map_err(|errno| unsynced(errno, &slot.shown))?;
+        drop(entered);
         held.settle();
         return Err(fail(errno));
     }
+    entered.done();
     held.settle();
     // What is added is added, also when nobody can tell whether the name still leads there.
     if slot.look_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stamp.id)) {
         return Err(replaced(slot));
     }
-    let digest = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
-        Ok(reader) if after <= ticket.context().limits.hash_bytes => {
-            // It is added already: a hash that cannot be had does not make it undone.
-            hash_up_to(reader.as_fd(), after, &slot.shown, ticket.context()).ok()
-        }
-        _ => None,
-    };
+    let digest = hashed.map(|(_, after)| after);
     Ok(Written { size: after, digest, created: false, links_broken: 0, collides_with: None })
+}
+
+/// What the file has now and what it will have, read once. Nothing where it may be written and not read.
+fn hash_both(slot: &Slot, old: &Old, content: &[u8], cx: &Context<'_>) -> Result<Option<(Digest, Digest)>, ToolError> {
+    let after = old.stamp.size + content.len() as u64;
+    if old.stamp.closed_to_readers() || after > cx.limits.hash_bytes {
+        return Ok(None);
+    }
+    let Ok(bytes) = read_up_to(&old.fd, old.stamp.size, cx) else {
+        cx.check()?;
+        return Ok(None);
+    };
+    if bytes.len() as u64 != old.stamp.size {
+        return Err(replaced(slot));
+    }
+    let mut hasher = Hasher::default();
+    hasher.update(&bytes);
+    let before = hasher.clone().finish();
+    hasher.update(content);
+    Ok(Some((before, hasher.finish())))
+}
+
+fn effect(slot: &Slot, now: &Stamp, size: u64, hashed: Option<(Digest, Digest)>) -> Effect {
+    let path = show(&slot.path());
+    let (before, after) = hashed.unzip();
+    let before = State::of_file(now, before);
+    // Its times are not known yet, and not compared where the hash is.
+    let after = State { size, mode: now.mode & 0o777, ..State::of_file(now, after) };
+    Effect::Appended { path, before, after }
 }
 
 fn replaced(slot: &Slot) -> ToolError {

@@ -343,11 +343,9 @@ impl Tool for ApplyPatch {
                 check_is_state(&spot)?;
                 let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
                 let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
+                let touches = touches.into_iter().chain(slot.loss(&seen, cx)).collect();
                 let target = Target { slot, seen: Some(seen) };
-                Ok(Plan {
-                    touches: touches.into(),
-                    work: Work::Update(Box::new(Updating { target, update, if_match, shown: None })),
-                })
+                Ok(Plan { touches, work: Work::Update(Box::new(Updating { target, update, if_match, shown: None })) })
             }
             Args::Diff { path, files, if_match } => {
                 let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -359,6 +357,7 @@ impl Tool for ApplyPatch {
                         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
                     }
                     touches.extend(verbs.iter().map(|verb| Touch { verb: *verb, place: target.slot.place() }));
+                    touches.extend(target.seen.and_then(|seen| target.slot.loss(&seen, cx)));
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;

@@ -71,10 +71,11 @@ impl Tool for CopyFile {
         }
         let read = source.place_of(&mut from, cx)?;
         let from_secret = read.sensitive().secret;
-        let touches = vec![
+        let mut touches = vec![
             Touch { verb: Verb::Read, place: read },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
+        touches.extend(target.and_then(|target| to.loss(&target, cx)));
         Ok(Plan {
             touches,
             work: Work { from, from_shown: source.shown, from_secret, to, target, shown: (None, None) },

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::again::fsync;
 use crate::fault::{fault, unsynced};
+use crate::journal::{Effect, Form, State};
 use crate::locks::Tree;
 use crate::mount::Durability;
+use crate::name::show;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};
 use crate::stamp::Kind;
 
@@ -105,12 +107,19 @@ fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
     let made = slot.make_parents(ticket.context())?;
     let parent = made.parent.as_fd();
     check_directory_writable(parent, &slot.shown)?;
+    let after = State { kind: Form::Directory, mode: 0, size: 0, inode: 0, modified: 0, sha256: None, target: None };
+    let mut effects = made.effects();
+    effects.push(Effect::Created { path: show(&slot.path()), after, image: None });
+    let entered = slot.mount.enter(ticket, Vec::new(), effects)?;
     ticket.commit()?;
     let created = match mkdirat(parent, slot.name.as_slice(), Mode::from_raw_mode(0o755)) {
         Ok(()) => true,
         Err(Errno::EXIST) if slot.look_in(parent)?.is_some_and(|found| found.kind == Kind::Directory) => false,
         Err(errno) => return Err(fault(errno, &slot.shown)),
     };
+    if created {
+        entered.done();
+    }
     if slot.mount.durability == Durability::Full {
         fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
     }

@@ -12,9 +12,11 @@ use crate::Fence;
 use crate::again::fsync;
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
-use crate::locks::{Intent, Tree};
+use crate::journal::{Effect, Look, State};
+use crate::locks::{Intent, Noted, Tree};
 use crate::missing;
 use crate::mount::Durability;
+use crate::name::show;
 use crate::preview::{Contents, check_shown_at, fingerprint};
 use crate::recover::recover;
 use crate::replace::temporary_name;
@@ -99,6 +101,8 @@ impl Tool for DeleteFile {
         }
         let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
         touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
+        let bytes = manifest.as_ref().map_or(seen.size, |manifest| manifest.bytes);
+        touches.extend(slot.loss_of_all(bytes, cx));
         Ok(Plan { touches, work: Work { slot, seen, manifest, shown: None } })
     }
 
@@ -139,13 +143,42 @@ impl Tool for DeleteFile {
             Durability::Full => Some(listing(parent).map_err(fail)?),
             Durability::Ordered => None,
         };
-        let away = temporary_name().map_err(fail)?;
-        held.intend(&Intent::Remove { parent: slot.parent_path(), name: away.clone(), inodes: vec![seen.id.inode] })?;
+        let state = State::at(&slot.mount, parent, &slot.name, Look::Whole, cx)?;
+        let state = state.ok_or_else(|| gone(&slot))?;
+        let away = match slot.mount.removal_image(&state, parent, 0, ticket)? {
+            Some(image) => Away::Kept(image),
+            None => Away::Temporary(temporary_name().map_err(fail)?),
+        };
+        let path = show(&slot.path());
+        let (note, effect) = match &away {
+            Away::Kept(image) => (
+                Intent::OneStep { change: ticket.change().as_bytes().to_vec() },
+                Effect::Removed { path, before: state, image: image.clone(), copied: false },
+            ),
+            Away::Temporary(name) => {
+                let (parent, name, inodes) = (slot.parent_path(), name.clone(), vec![seen.id.inode]);
+                let journal = Noted::new(ticket.change(), None);
+                (Intent::Remove { parent, name, inodes, journal }, Effect::Lost { path })
+            }
+        };
+        held.intend(&note)?;
+        let entered = slot.mount.enter(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;
-        rename_away(parent, &slot.name, &away, seen.id, &slot.shown)?;
+        match &away {
+            Away::Kept(image) => {
+                let keep = slot.mount.keep().ok_or_else(|| fail(Errno::NOENT))?;
+                let kept = (keep.fd(), image.as_bytes());
+                rename_away((parent, &slot.name), kept, seen.id, &slot.shown)?;
+            }
+            Away::Temporary(name) => rename_away((parent, &slot.name), (parent, name), seen.id, &slot.shown)?,
+        }
+        entered.done();
         let synced = directory.map_or(Ok(()), fsync).map_err(|errno| unsynced(errno, &slot.shown));
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
-        let leftover = purge(&slot.mount, parent, &away, cx).is_err();
+        let leftover = match &away {
+            Away::Kept(_) => false,
+            Away::Temporary(name) => purge(&slot.mount, parent, name, cx).is_err(),
+        };
         if !leftover {
             held.settle();
         }
@@ -162,6 +195,19 @@ impl Tool for DeleteFile {
             change: ticket.change().to_owned(),
         })
     }
+}
+
+/// Where it goes.
+enum Away {
+    /// To the journal's keep, under this name.
+    Kept(String),
+    /// Beside where it was, to be taken apart.
+    Temporary(Vec<u8>),
+}
+
+fn gone(slot: &Slot) -> ToolError {
+    let message = format!("`{}` went away since the call was planned; nothing was deleted", slot.shown);
+    ToolError::new(ErrorKind::Conflict, message)
 }
 
 /// What a person approved is what goes; without a person, it must at least be the same thing.

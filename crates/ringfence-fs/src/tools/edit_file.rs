@@ -194,7 +194,10 @@ impl Tool for EditFile {
         let spot = self.fence.locate(&path, cx)?;
         let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
-        Ok(Plan { touches: touches.into(), work: Work { slot, seen, edits, if_match, shown: None } })
+        // One that is too large to be edited is refused for that.
+        let loss = slot.loss(&seen, cx).filter(|_| seen.size <= cx.limits.appended_file_bytes);
+        let touches = touches.into_iter().chain(loss).collect();
+        Ok(Plan { touches, work: Work { slot, seen, edits, if_match, shown: None } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {

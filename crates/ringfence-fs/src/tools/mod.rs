@@ -2,6 +2,7 @@
 
 mod append_file;
 mod apply_patch;
+mod changes;
 mod copy_file;
 mod create_directory;
 mod delete_file;
@@ -14,6 +15,7 @@ mod manifest;
 mod move_file;
 mod read_file;
 mod search_files;
+mod undo;
 mod write_file;
 
 use base64::Engine as _;
@@ -44,7 +46,9 @@ pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken>
     create_directory::register(registry, fence)?;
     get_file_info::register(registry, fence)?;
     find_files::register(registry, fence)?;
-    search_files::register(registry, fence)
+    search_files::register(registry, fence)?;
+    undo::register(registry, fence)?;
+    changes::register(registry, fence)
 }
 
 /// How contents travel in a JSON string.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{AtFlags, OFlags, RenameFlags, renameat, unlinkat};
+use rustix::fs::{AtFlags, OFlags, RenameFlags, linkat, renameat, unlinkat};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,13 +15,15 @@ use crate::Fence;
 use crate::again::{fsync, renameat_with};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::locks::{Intent, Place, Tree};
+use crate::journal::{Effect, Fate, Look, State};
+use crate::locks::{Intent, Noted, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
-use crate::name::may_create;
+use crate::name::{may_create, show};
 use crate::path::GuestPath;
 use crate::preview::{Contents, Diffs, check_shown_at, fingerprint};
 use crate::recover::recover;
-use crate::resolve::CAREFUL;
+use crate::replace::{Displaced, Old};
+use crate::resolve::{CAREFUL, PLACE};
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
 use crate::stamp::{FileId, Kind, Stamp};
 
@@ -94,6 +96,7 @@ impl Tool for MoveFile {
             Touch { verb: Verb::MoveAway, place: away.clone() },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
         ];
+        touches.extend(target.as_ref().and_then(|target| to.loss(target, cx)));
         let mut manifest = None;
         // A link to a directory gives what is in there another name too.
         let leads_to_directory =
@@ -162,17 +165,29 @@ impl Tool for MoveFile {
             ],
             Durability::Ordered => Vec::new(),
         };
-        if let (Some(target), Some((held, _))) = (target, held.first()) {
-            let note = |slot: &Slot, inode| Place { parent: slot.parent_path(), name: slot.name.clone(), inode };
-            held.intend(&Intent::Overwrite { from: note(from, seen.id.inode), to: note(to, target.id.inode) })?;
-            let moved = ticket.commit().and_then(|()| exchange(&work, target));
-            // Done or refused, the two stand where they should.
-            held.settle();
-            moved?;
-        } else {
+        let (effects, image) = effects(&work, ticket)?;
+        let Some((held, _)) = held.first() else { return Err(changed(&from.shown)) };
+        let note = |slot: &Slot, inode| Place { parent: slot.parent_path(), name: slot.name.clone(), inode };
+        held.intend(&match target {
+            Some(target) => Intent::Overwrite {
+                from: note(from, seen.id.inode),
+                to: note(to, target.id.inode),
+                journal: Noted::new(ticket.change(), image.as_deref()),
+            },
+            None => Intent::OneStep { change: ticket.change().as_bytes().to_vec() },
+        })?;
+        let moved = from.mount.enter(ticket, Vec::new(), effects).and_then(|entered| {
             ticket.commit()?;
-            rename(&work)?;
-        }
+            match target {
+                Some(target) => exchange(&work, target, image.as_deref())?,
+                None => rename(&work)?,
+            }
+            entered.done();
+            Ok(())
+        });
+        // Done or refused, what it is about stands where it should.
+        held.settle();
+        moved?;
         for directory in &listings {
             fsync(directory).map_err(|errno| unsynced(errno, &to.shown))?;
         }
@@ -183,6 +198,35 @@ impl Tool for MoveFile {
             change: ticket.change().to_owned(),
         })
     }
+}
+
+/// For the journal, with the name that an overwritten file gets in the keep. One that has other names is copied there.
+fn effects(work: &Work, ticket: &Ticket<'_>) -> Result<(Vec<Effect>, Option<String>), ToolError> {
+    let Work { from, to, target, .. } = work;
+    let state = |slot: &Slot| {
+        let state = State::at(&slot.mount, slot.base(), &slot.name, Look::Itself, ticket.context())?;
+        state.ok_or_else(|| changed(&slot.shown))
+    };
+    let (path, mut effects, mut fate) = (show(&to.path()), Vec::new(), Fate::Gone);
+    if let Some(target) = target {
+        let fd = to.mount.open_at(to.base(), &to.name, OFlags::RDONLY);
+        let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PLACE));
+        let old = Old { fd: fd.map_err(|errno| fault(errno, &to.shown))?, stamp: *target };
+        // It is brought to the keep from where the other one came from.
+        let displaced = Displaced::new(to, from.base(), &old, 0, ticket)?;
+        effects.push(match &displaced.fate {
+            Fate::Gone => Effect::Lost { path: path.clone() },
+            Fate::Kept { image } | Fate::Copied { image } => Effect::Removed {
+                path: path.clone(),
+                before: displaced.state,
+                image: image.clone(),
+                copied: displaced.fate.image().is_none(),
+            },
+        });
+        fate = displaced.fate;
+    }
+    effects.push(Effect::Moved { from: show(&from.path()), to: path, state: state(from)? });
+    Ok((effects, fate.image().map(str::to_owned)))
 }
 
 /// The directory that moves, or that the link leads to which moves.
@@ -276,8 +320,13 @@ fn rename(work: &Work) -> Result<(), ToolError> {
 }
 
 /// Moves onto a file: the two change places, then the one that was overwritten goes.
-fn exchange(work: &Work, target: &Stamp) -> Result<(), ToolError> {
+fn exchange(work: &Work, target: &Stamp, image: Option<&str>) -> Result<(), ToolError> {
     let Work { from, to, seen, .. } = work;
+    let keep = image.and_then(|image| Some((from.mount.keep()?, image)));
+    let clear = || match &keep {
+        Some((keep, image)) => keep.take(from.base(), &from.name, image),
+        None => unlinkat(from.base(), from.name.as_slice(), AtFlags::empty()),
+    };
     let swap =
         || renameat_with(from.base(), from.name.as_slice(), to.base(), to.name.as_slice(), RenameFlags::EXCHANGE);
     match swap() {
@@ -285,13 +334,17 @@ fn exchange(work: &Work, target: &Stamp) -> Result<(), ToolError> {
         Err(Errno::NOENT) => return Err(changed(&to.shown)),
         // No exchange on this file system: what was looked at a moment ago is replaced.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            if let Some((keep, image)) = &keep {
+                linkat(to.base(), to.name.as_slice(), keep.fd(), *image, AtFlags::empty())
+                    .map_err(|errno| fault(errno, &to.shown))?;
+            }
             return renameat(from.base(), from.name.as_slice(), to.base(), to.name.as_slice())
                 .map_err(|errno| fault(errno, &to.shown));
         }
         Err(errno) => return Err(fault(errno, &to.shown)),
     }
     if is_at(to.base(), &to.name, seen.id) && is_at(from.base(), &from.name, target.id) {
-        let Err(errno) = unlinkat(from.base(), from.name.as_slice(), AtFlags::empty()) else { return Ok(()) };
+        let Err(errno) = clear() else { return Ok(()) };
         swap().map_err(|errno| fault(errno, &to.shown))?;
         return Err(fault(errno, &from.shown));
     }

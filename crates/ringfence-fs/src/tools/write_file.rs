@@ -148,7 +148,8 @@ impl Tool for WriteFile {
         let slot = Slot::find(&spot, Meant::File, parents)?;
         let seen = slot.look()?;
         let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
-        let touches = vec![Touch { verb, place: slot.place() }];
+        let mut touches = vec![Touch { verb, place: slot.place() }];
+        touches.extend(seen.and_then(|seen| slot.loss(&seen, cx)));
         Ok(Plan { touches, work: Work { slot, seen, content, if_match, shown: None } })
     }
 

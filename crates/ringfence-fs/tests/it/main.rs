@@ -25,4 +25,5 @@ mod search;
 mod slow;
 mod snapshot;
 mod trace;
+mod undo;
 mod world;

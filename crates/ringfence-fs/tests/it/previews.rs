@@ -249,7 +249,9 @@ const CHANGES: [(&str, Change); 7] = [
 /// Everything below a directory, by name, kind and contents.
 fn snapshot(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+    let entries = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    // What is kept for an undo is ours.
+    for entry in entries.filter(|entry| !entry.ends_with(".ringfence")) {
         let kind = std::fs::symlink_metadata(&entry).unwrap().file_type();
         let content = if kind.is_file() { std::fs::read_to_string(&entry).unwrap() } else { String::new() };
         found.push(format!("{} {kind:?} {content:?}", entry.display()));

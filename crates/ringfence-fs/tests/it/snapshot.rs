@@ -26,7 +26,8 @@ pub(crate) enum What {
     Other,
 }
 
-/// Looks at everything below `root`, without following links.
+/// Looks at everything below `root`, without following links. What the journal keeps there to undo changes is not looked
+/// at.
 pub(crate) fn snapshot(root: &Path) -> Snapshot {
     let mut found = Snapshot::new();
     visit(root, Path::new(""), &mut found);
@@ -54,7 +55,10 @@ fn visit(root: &Path, below: &Path, found: &mut Snapshot) {
     found.insert(below.to_owned(), seen);
     if is_directory {
         for entry in std::fs::read_dir(&path).unwrap() {
-            visit(root, &below.join(entry.unwrap().file_name()), found);
+            let name = entry.unwrap().file_name();
+            if name != ".ringfence" {
+                visit(root, &below.join(name), found);
+            }
         }
     }
 }

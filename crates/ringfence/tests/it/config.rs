@@ -73,6 +73,8 @@ max_search_matches = 15
 max_search_bytes = 16
 max_delete_names = 11
 max_walk_entries = 12
+max_undo_session_bytes = 18
+max_undo_bytes = 19
 max_tool_operation_duration = "13s"
 max_approval_duration = 14
 
@@ -95,7 +97,7 @@ fn every_key_as_json() -> String {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
             "max_edit_bytes": 5, "max_append_bytes": 6, "max_appended_file_bytes": 7, "max_copy_bytes": 8,
             "max_list_entries": 9, "max_list_bytes": 17, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
-            "max_delete_names": 11, "max_walk_entries": 12,
+            "max_delete_names": 11, "max_walk_entries": 12, "max_undo_session_bytes": 18, "max_undo_bytes": 19,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
@@ -130,6 +132,8 @@ fn check_every_key(settings: &Settings) {
         search_bytes: 16,
         delete_names: 11,
         walk_entries: 12,
+        undo_session_bytes: 18,
+        undo_bytes: 19,
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
     };

@@ -172,6 +172,13 @@ impl Operation {
 
 /// Makes a call under `strace`.
 fn traced(site: &Site, point: Point, tool: &str, arguments: &Value) -> Ended {
+    let appended = (tool == "append_file").then(|| site.workspace.join(arguments["path"].as_str().unwrap()));
+    let program = ["--preset", "edits", "call", tool, "-"];
+    traced_program(site, point, &program, arguments.to_string().as_bytes(), appended)
+}
+
+/// Runs a command under `strace`. Of writes, only those to one file are counted, if one is given.
+fn traced_program(site: &Site, point: Point, program: &[&str], input: &[u8], written: Option<PathBuf>) -> Ended {
     let Point { call, nth, tamper } = point;
     let log = site.root().join("strace.log");
     let how = match tamper {
@@ -187,11 +194,11 @@ fn traced(site: &Site, point: Point, tool: &str, arguments: &Value) -> Ended {
             command.arg("-P").arg(directory);
         }
     }
-    if (call, tool) == ("write", "append_file") {
-        command.arg("-P").arg(site.workspace.join(arguments["path"].as_str().unwrap()));
+    if let (Some(written), "write") = (written, call) {
+        command.arg("-P").arg(written);
     }
-    command.arg(PROGRAM).args(["--preset", "edits", "call", tool, "-"]).arg("--workspace").arg(&site.workspace);
-    let said = fed(command, arguments.to_string().as_bytes());
+    command.arg(PROGRAM).args(program).arg("--workspace").arg(&site.workspace);
+    let said = fed(command, input);
     let log = std::fs::read_to_string(&log).unwrap();
     let met = match tamper {
         Tamper::Kill => log.contains("killed by SIGKILL"),
@@ -302,11 +309,122 @@ fn a_kill_at_any_system_call_leaves_the_old_or_the_new_and_the_next_call_cleans_
                 if left == after && cleaned != after && !operation.has_steps() {
                     problems.push(format!("{}: {point:?}: cleaning up undid a finished change", operation.name));
                 }
+                if let Err(problem) = undo_what_is_listed(&site, cleaned == after, &before) {
+                    problems.push(format!("{}: {point:?}: {problem}", operation.name));
+                }
             }
         }
     }
     println!("{kills} kills");
     assert!(kills > 120, "only {kills} kills: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// What the log lists is what was made, and can be taken back.
+fn undo_what_is_listed(site: &Site, made: bool, before: &Tree) -> Result<(), String> {
+    let listed = site.run(&["log", "--json"]);
+    let listed: Value = serde_json::from_str(&listed.out).map_err(|_| format!("the log cannot be read: {listed:?}"))?;
+    let states: Vec<&str> =
+        listed["changes"].as_array().unwrap().iter().map(|change| change["state"].as_str().unwrap()).collect();
+    let expected: &[&str] = if made { &["done"] } else { &[] };
+    if states != expected {
+        return Err(format!("the log says {states:?}, and the change is {}", if made { "made" } else { "not made" }));
+    }
+    if !made {
+        return Ok(());
+    }
+    let undone = site.run(&["undo"]);
+    match undone.code {
+        Some(0) if site.tree() == *before => Ok(()),
+        Some(0) => Err(format!("the undo left {:?}", names(&site.tree()))),
+        _ => Err(format!("the undo failed: {undone:?}")),
+    }
+}
+
+/// Everything that was done is taken back at once.
+const UNDO: [&str; 3] = ["undo", "--since", "2000-01-01T00:00:00Z"];
+
+/// A workspace with changes of every kind, as it was before them.
+fn changed_site() -> (Site, Tree) {
+    let site = Site::in_memory();
+    for (path, content) in [("one.txt", "old\n"), ("gone.txt", "old\n"), ("d/two.txt", "old\n"), ("log.txt", "old\n")] {
+        site.write(path, content);
+    }
+    let first = site.tree();
+    let patch = "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-old\n+new\n--- /dev/null\n+++ b/x/new.txt\n@@ -0,0 +1 @@\n+new\n\
+        --- a/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n";
+    site.call("apply_patch", &json!({"patch": patch})).value();
+    site.call("append_file", &json!({"path": "log.txt", "content": "more\n"})).value();
+    site.call("move_file", &json!({"from": "d", "to": "x/e"})).value();
+    site.call("delete_file", &json!({"path": "x/e/two.txt"})).value();
+    (site, first)
+}
+
+#[test]
+fn a_kill_at_any_system_call_of_an_undo_leaves_all_of_it_or_nothing() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut kills = 0;
+    for call in CHANGING.iter().chain(WITHIN) {
+        for nth in 1..MANY {
+            let (site, first) = changed_site();
+            let last = site.tree();
+            let point = Point { call, nth, tamper: Tamper::Kill };
+            let ended = traced_program(&site, point, &UNDO, b"", None);
+            if !ended.met {
+                assert_eq!(ended.said.code, Some(0), "{point:?}: {:?}", ended.said);
+                assert_eq!(site.tree(), first);
+                break;
+            }
+            kills += 1;
+            look_in(&site);
+            let cleaned = site.tree();
+            let (again, expected) = if cleaned == first { (&["redo"][..], &last) } else { (&UNDO[..], &first) };
+            if cleaned != first && cleaned != last {
+                problems.push(format!("{point:?}: the kill left {:?}", names(&cleaned)));
+            }
+            let said = site.run(again);
+            if said.code != Some(0) || site.tree() != *expected {
+                problems.push(format!("{point:?}: after it {again:?} gave {said:?} and {:?}", names(&site.tree())));
+            }
+        }
+    }
+    println!("{kills} kills of an undo");
+    assert!(kills > 40, "only {kills} kills: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_call_of_the_kernel_that_fails_in_an_undo_leaves_all_of_it_or_nothing() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut failures = 0;
+    for call in ["fsync", "fdatasync", "renameat2", "renameat", "unlinkat", "pwrite64", "openat2", "newfstatat"] {
+        for nth in 1..MANY {
+            let (site, first) = changed_site();
+            let last = site.tree();
+            let point = Point { call, nth, tamper: Tamper::Fail("EIO") };
+            let ended = traced_program(&site, point, &UNDO, b"", None);
+            if !ended.met {
+                break;
+            }
+            failures += 1;
+            let seen = site.tree();
+            let fits = match ended.said.code {
+                Some(0) => seen == first,
+                _ => seen == last || (seen == first && ended.said.err.contains("is made")),
+            };
+            if !fits {
+                problems.push(format!("{point:?}: {:?} and {:?}", ended.said, names(&seen)));
+            }
+        }
+    }
+    println!("{failures} failures in an undo");
+    assert!(failures > 10, "only {failures} failures: the program was not hit");
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
@@ -324,8 +442,9 @@ fn a_kill_while_cleaning_up_is_cleaned_up_too() {
         let firsts = match operation.arguments["createDirs"].as_bool() {
             Some(true) => vec![at("renameat2", 1)],
             // Some of the files have their names, others not; or all of them have.
-            _ if operation.has_steps() => vec![at("renameat2", 4), at("unlinkat", 1)],
-            _ => vec![at("unlinkat", 1)],
+            _ if operation.has_steps() => vec![at("renameat2", 4), at("renameat2", 5)],
+            _ if operation.tool == "delete_file" => vec![at("renameat2", 1)],
+            _ => vec![at("renameat2", 2)],
         };
         for (first, call) in
             firsts.iter().flat_map(|first| CHANGING.iter().chain(WITHIN).map(move |call| (first, call)))

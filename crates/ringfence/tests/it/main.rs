@@ -14,3 +14,4 @@ mod processes;
 mod runs;
 mod seed_crewagent;
 mod site;
+mod undo;

@@ -125,13 +125,16 @@ impl Site {
         std::fs::read_to_string(self.workspace.join(path)).unwrap()
     }
 
-    /// Every file and directory of the workspace, with the files' contents, in order.
+    /// Every file and directory of the workspace, with the files' contents, in order; without what the journal keeps.
     pub(crate) fn tree(&self) -> Vec<(String, Option<Vec<u8>>)> {
         let mut found = Vec::new();
         let mut left = vec![self.workspace.clone()];
         while let Some(directory) = left.pop() {
             for entry in std::fs::read_dir(&directory).unwrap().map(Result::unwrap) {
                 let path = entry.path();
+                if path.ends_with(".ringfence") {
+                    continue;
+                }
                 let name = path.strip_prefix(&self.workspace).unwrap().to_str().unwrap().to_owned();
                 if entry.file_type().unwrap().is_dir() {
                     found.push((name, None));

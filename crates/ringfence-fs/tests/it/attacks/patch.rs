@@ -260,6 +260,12 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                 .fails("apply_patch", goes_to("x"), Transition)
                 .then(unchanged),
             bound("by a diff").fails("apply_patch", diff(from_a_to_c), Transition).then(unchanged),
+            bound("by an undo")
+                .works("apply_patch", goes_to("b"), |_, _| {})
+                .fails("undo", json!({}), Transition)
+                .then(|world| assert!(!state(world).contains("currentNodeId: a")))
+                .works("append_file", json!({"path": "@state/workflow.md", "content": "more\n"}), |_, _| {})
+                .works("undo", json!({}), |world, _| assert!(state(world).ends_with("body\n"))),
             bound("by an append").works(
                 "append_file",
                 json!({"path": "@state/workflow.md", "content": "more\n"}),

@@ -758,6 +758,7 @@ fn a_tree_of_thousands_of_levels_takes_few_descriptors() {
         make_deep(&world, "d", DEPTH);
         assert_eq!(world.value("find_files", &json!({"path": ".", "glob": "x"}))["scanned"], 4095 / 2 + 2);
         assert_eq!(world.value("delete_file", &json!({"path": "d", "recursive": true}))["count"], DEPTH);
-        assert_eq!(std::fs::read_dir(&world.root).unwrap().count(), 0);
+        let left = std::fs::read_dir(&world.root).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(left.filter(|name| name != ".ringfence").count(), 0);
     }
 }

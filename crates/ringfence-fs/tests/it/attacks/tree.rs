@@ -31,7 +31,8 @@ impl Tree {
         let mut tree = Self::default();
         let mut to_see = vec![root.to_path_buf()];
         while let Some(path) = to_see.pop() {
-            to_see.extend(tree.look(root, &path, times));
+            // What the journal keeps to undo changes is its own.
+            to_see.extend(tree.look(root, &path, times).into_iter().filter(|path| !path.ends_with(".ringfence")));
             if path == root {
                 to_see.retain(|path| !left_out.iter().any(|name| path.ends_with(name)));
             }

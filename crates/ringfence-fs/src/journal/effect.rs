@@ -1,0 +1,129 @@
+//! What a change did to one place, and whether it can be seen to have happened.
+
+use std::os::fd::AsFd as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::keep::Keep;
+use super::state::{Form, State};
+use crate::mount::{Mount, look};
+use crate::name::read_back;
+use crate::recover::open_parent;
+use crate::stamp::Stamp;
+
+/// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the keep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "effect", rename_all = "lowercase")]
+pub(crate) enum Effect {
+    /// Something came to be where nothing was. If it came from the keep, its image had this name.
+    Created {
+        path: String,
+        after: State,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        image: Option<String>,
+    },
+    /// It is in the keep now, or a copy of it.
+    Removed {
+        path: String,
+        before: State,
+        image: String,
+        #[serde(default)]
+        copied: bool,
+    },
+    /// What was there is in the keep now, or a copy of it where it has other names too.
+    Replaced {
+        path: String,
+        before: State,
+        after: State,
+        image: String,
+        #[serde(default)]
+        copied: bool,
+    },
+    Moved {
+        from: String,
+        to: String,
+        state: State,
+    },
+    /// Bytes came to the end of a file.
+    Appended {
+        path: String,
+        before: State,
+        after: State,
+    },
+    /// What was there is gone for good.
+    Lost {
+        path: String,
+    },
+}
+
+impl Effect {
+    /// Every path that it is about.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        let (one, other) = match self {
+            Self::Created { path, .. }
+            | Self::Removed { path, .. }
+            | Self::Replaced { path, .. }
+            | Self::Appended { path, .. }
+            | Self::Lost { path } => (path, None),
+            Self::Moved { from, to, .. } => (from, Some(to)),
+        };
+        std::iter::once(one).chain(other).map(String::as_str)
+    }
+
+    /// The pre-image that it needs, and how many bytes that has.
+    pub(crate) fn image(&self) -> Option<(&str, u64)> {
+        match self {
+            Self::Removed { before, image, .. } | Self::Replaced { before, image, .. } => Some((image, before.size)),
+            Self::Created { .. } | Self::Moved { .. } | Self::Appended { .. } | Self::Lost { .. } => None,
+        }
+    }
+
+    /// A copy that was made for it before it happened.
+    pub(crate) fn copy(&self) -> Option<&str> {
+        match self {
+            Self::Replaced { image, copied: true, .. } | Self::Removed { image, copied: true, .. } => Some(image),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn makes_directory(&self) -> bool {
+        matches!(self, Self::Created { after, .. } if after.kind == Form::Directory)
+    }
+
+    /// Whether it happened, by what is there.
+    pub(crate) fn is_made(&self, mount: &Mount, keep: Option<&Keep>) -> bool {
+        let kept = |image: &str| keep.and_then(|keep| keep.look(image)).map(|stamp| stamp.id.inode);
+        let at = |path: &str| stamp_at(mount, path);
+        let stands = |path: &str, state: &State| match at(path) {
+            Some(found) if state.inode != 0 => found.id.inode == state.inode,
+            Some(found) => State::of_stamp(&found).kind == state.kind,
+            None => false,
+        };
+        match self {
+            Self::Created { path, after, .. } => stands(path, after),
+            Self::Removed { before, image, copied, .. } => !copied && kept(image) == Some(before.inode),
+            Self::Replaced { path, before, after, image, copied } => {
+                stands(path, after) || (!copied && kept(image) == Some(before.inode))
+            }
+            Self::Moved { to, state, .. } => stands(to, state),
+            Self::Appended { path, after, .. } => {
+                at(path).is_some_and(|found| found.id.inode == after.inode && found.size >= after.size)
+            }
+            Self::Lost { path: _ } => false,
+        }
+    }
+}
+
+fn stamp_at(mount: &Mount, path: &str) -> Option<Stamp> {
+    let path = read_back(path);
+    let (parent, name) = split(&path);
+    look(open_parent(mount, parent)?.as_fd(), name).ok()?
+}
+
+/// The directory and the name of a path below the root.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
+}

@@ -1,0 +1,301 @@
+//! The journal: every change of a mount, with what is needed to take it back.
+//!
+//! An index in our state directory has a line for what is about to happen, on disk before it happens, and one for how it
+//! ended. What a change displaces is kept at the root of the mount (`keep.rs`). A change whose process died is settled by
+//! whoever finds its note: looking at what is there tells whether it was made.
+//!
+//! Not here: taking changes back (`reverse.rs`), and who may (`tools/undo.rs`).
+
+mod effect;
+mod index;
+mod keep;
+mod picture;
+mod retrace;
+mod reverse;
+mod state;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::SystemTime;
+
+use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, Ticket, ToolError, Touch, Verb};
+use rustix::fs::{Access, AtFlags, accessat, fstat};
+
+pub(crate) use self::effect::{Effect, split};
+use self::index::{Change, Line, OnDisk};
+pub(crate) use self::index::{Entry, Journal, Status};
+pub(crate) use self::picture::Source;
+pub(crate) use self::reverse::{Doing, Force, Reversal};
+pub(crate) use self::state::{Form, Look, State};
+use crate::mount::Mount;
+use crate::name::show;
+use crate::replace::Old;
+use crate::slot::{Made, Slot};
+use crate::stamp::Stamp;
+use crate::walk::names_in;
+
+/// What becomes of a file that a change displaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It goes for good.
+    Gone,
+    Kept {
+        image: String,
+    },
+    /// It has other names, or cannot be brought to the keep: a copy of it is there, and it goes.
+    Copied {
+        image: String,
+    },
+}
+
+impl Fate {
+    /// The name in the keep that the displaced file gets.
+    pub(crate) fn image(&self) -> Option<&str> {
+        match self {
+            Self::Kept { image } => Some(image),
+            Self::Gone | Self::Copied { .. } => None,
+        }
+    }
+}
+
+/// A change that is written down and not yet ended. Dropped, it did not happen.
+#[derive(Debug)]
+pub(crate) struct Entered<'a> {
+    mount: &'a Mount,
+    change: String,
+    session: String,
+    limits: Limits,
+    copies: Vec<String>,
+    open: bool,
+}
+
+impl Entered<'_> {
+    /// It happened.
+    pub(crate) fn done(mut self) {
+        self.open = false;
+        let Some(journal) = &self.mount.journal else { return };
+        // Left out, whoever opens the workspace next sees by what is there that it happened.
+        let _ = journal.append(&Line::Done { change: self.change.clone() }, OnDisk::Later);
+        drop_images(self.mount, &journal.make_room(&self.session, &self.limits));
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        if let Some(journal) = &self.mount.journal {
+            drop_images(self.mount, &self.copies);
+            let _ = journal.append(&Line::Void { change: self.change.clone() }, OnDisk::Later);
+        }
+    }
+}
+
+impl Mount {
+    /// What becomes of a file that is to be displaced. Without a journal, or where a person said so, it goes for good.
+    pub(crate) fn fate(
+        &self,
+        old: &Old,
+        parent: BorrowedFd<'_>,
+        index: usize,
+        ticket: &Ticket<'_>,
+    ) -> Result<Fate, ToolError> {
+        let Some(journal) = &self.journal else { return Ok(Fate::Gone) };
+        let cx = ticket.context();
+        if !self.can_be_kept(old.stamp.size, cx) {
+            return if ticket.approved() { Ok(Fate::Gone) } else { Err(unkept()) };
+        }
+        let keep = self.make_keep(journal)?;
+        let image = image_name(ticket.change(), index);
+        let here = fstat(parent).map(|stat| Stamp::of(&stat).id.device).unwrap_or_default();
+        if old.stamp.links == 1 && here == keep.device {
+            return Ok(Fate::Kept { image });
+        }
+        match keep.copy(old, old.stamp.size, &image, cx) {
+            Ok(_) => Ok(Fate::Copied { image }),
+            Err(_) if ticket.approved() && cx.check().is_ok() => Ok(Fate::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What something that is to be removed is called in the keep, as it is and with all of its names. Nothing where it
+    /// goes for good.
+    pub(crate) fn removal_image(
+        &self,
+        state: &State,
+        parent: BorrowedFd<'_>,
+        index: usize,
+        ticket: &Ticket<'_>,
+    ) -> Result<Option<String>, ToolError> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        if !self.can_be_kept(state.size, ticket.context()) || !self.is_on_its_device(parent) {
+            return if ticket.approved() { Ok(None) } else { Err(unkept()) };
+        }
+        self.make_keep(journal)?;
+        Ok(Some(image_name(ticket.change(), index)))
+    }
+
+    /// Whether something in this directory can be brought to the keep by a rename.
+    fn is_on_its_device(&self, parent: BorrowedFd<'_>) -> bool {
+        fstat(parent).is_ok_and(|stat| Stamp::of(&stat).id.device == self.id.device)
+    }
+
+    /// Whether so many bytes could be kept for this session.
+    fn can_be_kept(&self, bytes: u64, cx: &Context<'_>) -> bool {
+        let Some(journal) = &self.journal else { return false };
+        let session = cx.origin().map_or("", |origin| origin.session.as_str());
+        bytes <= cx.limits.undo_session_bytes
+            && bytes <= cx.limits.undo_bytes
+            && journal.has_room(bytes, session, cx.limits)
+            && self.can_have_keep()
+    }
+
+    /// Writes down what is about to happen. It is on disk when this returns.
+    pub(crate) fn enter(
+        &self,
+        ticket: &Ticket<'_>,
+        undoes: Vec<String>,
+        effects: Vec<Effect>,
+    ) -> Result<Entered<'_>, ToolError> {
+        let origin = ticket.context().origin().cloned().unwrap_or_default();
+        let entered = Entered {
+            mount: self,
+            change: ticket.change().to_owned(),
+            session: origin.session.clone(),
+            limits: ticket.context().limits.clone(),
+            copies: effects.iter().filter_map(Effect::copy).map(str::to_owned).collect(),
+            open: true,
+        };
+        let Some(journal) = &self.journal else { return Ok(entered) };
+        let change = Change {
+            change: entered.change.clone(),
+            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            session: origin.session,
+            call: origin.call,
+            tool: origin.tool,
+            undoes,
+            effects,
+        };
+        journal.append(&Line::Intent(change), OnDisk::Now).map_err(unwritable)?;
+        Ok(entered)
+    }
+
+    /// Ends a change whose process died, after its note was dealt with.
+    pub(crate) fn settle(&self, change: &str) {
+        let Some(journal) = &self.journal else { return };
+        match journal.entry(change) {
+            Some(entry) if entry.status == Status::Pending => self.settle_entry(journal, &entry),
+            Some(_) => {}
+            // It died before it was written down: there can only be copies.
+            None if !change.is_empty() => {
+                let names = self.keep().and_then(|keep| names_in(keep.fd(), usize::MAX).ok()).unwrap_or_default();
+                let prefix = image_name(change, 0);
+                let prefix = prefix.trim_end_matches('0');
+                let copies: Vec<String> = names.into_iter().filter(|name| name.starts_with(prefix)).collect();
+                drop_images(self, &copies);
+            }
+            None => {}
+        }
+    }
+
+    /// Ends every change that nobody ended, and lets go what was to go. Only while nobody changes anything.
+    pub(crate) fn settle_all(&self) {
+        let Some(journal) = &self.journal else { return };
+        let entries = journal.entries().unwrap_or_default();
+        for entry in entries.iter().filter(|entry| entry.status == Status::Pending) {
+            self.settle_entry(journal, entry);
+        }
+        let evicted: Vec<String> =
+            entries.iter().filter(|entry| entry.evicted).flat_map(|entry| entry.images()).collect();
+        if let Some(keep) = self.keep().filter(|_| !evicted.is_empty()) {
+            let there: BTreeSet<String> = names_in(keep.fd(), usize::MAX).unwrap_or_default().into_iter().collect();
+            drop_images(self, &evicted.into_iter().filter(|image| there.contains(image)).collect::<Vec<_>>());
+        }
+        drop_images(self, &journal.shorten().unwrap_or_default());
+    }
+
+    fn settle_entry(&self, journal: &Journal, entry: &Entry) {
+        let keep = self.keep();
+        let effects = &entry.change.effects;
+        // Directories were made before anything else was: only the last one says something.
+        let telling = effects.iter().filter(|effect| !effect.makes_directory()).chain(effects.last());
+        let change = entry.change.change.clone();
+        if telling.into_iter().any(|effect| effect.is_made(self, keep.as_ref())) {
+            let _ = journal.append(&Line::Done { change }, OnDisk::Later);
+        } else {
+            let copies: Vec<String> = effects.iter().filter_map(Effect::copy).map(str::to_owned).collect();
+            drop_images(self, &copies);
+            let _ = journal.append(&Line::Void { change }, OnDisk::Later);
+        }
+    }
+}
+
+impl Slot {
+    /// What a person has to be asked about, because it could not be brought back: the file that is replaced here.
+    pub(crate) fn loss(&self, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
+        // One that has other names is copied, and has to be read for that.
+        let readable = || accessat(self.base(), self.name.as_slice(), Access::READ_OK, AtFlags::EACCESS).is_ok();
+        if self.mount.journal.is_some() && seen.links > 1 && !readable() {
+            return Some(Touch { verb: Verb::Lose, place: self.place() });
+        }
+        self.loss_of_bytes(seen.size, cx)
+    }
+
+    fn loss_of_bytes(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
+        let kept = self.mount.journal.is_none() || self.mount.can_be_kept(bytes, cx);
+        (!kept).then(|| Touch { verb: Verb::Lose, place: self.place() })
+    }
+
+    /// The same for something that is to be removed as it is.
+    pub(crate) fn loss_of_all(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
+        let stays = self.mount.journal.is_none() || self.mount.is_on_its_device(self.base());
+        if stays { self.loss_of_bytes(bytes, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
+    }
+
+    /// The effects of a file that takes this name, with the directories that were made for it.
+    pub(crate) fn effects(&self, made: &Made, old: Option<(&State, &Fate)>, after: State) -> Vec<Effect> {
+        let mut effects = made.effects();
+        let path = show(&self.path());
+        effects.push(match old {
+            None => Effect::Created { path, after, image: None },
+            Some((_, Fate::Gone)) => Effect::Lost { path },
+            Some((before, Fate::Kept { image })) => {
+                Effect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: false }
+            }
+            Some((before, Fate::Copied { image })) => {
+                Effect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: true }
+            }
+        });
+        effects
+    }
+}
+
+/// The name of a pre-image: by its change, so that nobody else has it.
+pub(crate) fn image_name(change: &str, index: usize) -> String {
+    format!("{change}-{index}")
+}
+
+fn drop_images(mount: &Mount, images: &[String]) {
+    let Some(keep) = mount.keep().filter(|_| !images.is_empty()) else { return };
+    let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    for image in images {
+        keep.drop_image(mount, image, &cx);
+    }
+}
+
+fn unkept() -> ToolError {
+    let message = "what is there became too large to be kept, so the change could not be undone; nothing was changed";
+    ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
+fn unwritable(error: io::Error) -> ToolError {
+    let code = error.raw_os_error().unwrap_or_default();
+    ToolError::new(
+        ErrorKind::Io,
+        format!("the journal of changes cannot be written (error {code}); nothing was changed"),
+    )
+}

@@ -1,0 +1,316 @@
+//! What has to be done to take changes back, found by going through their effects from the last to the first.
+//!
+//! Every place must be as the change left it, every pre-image as it was put away. Where one is not, it is a conflict, and
+//! nothing will be done.
+
+use ringfence_kernel::{Context, ErrorKind, ToolError};
+
+use super::Entry;
+use super::effect::{Effect, split};
+use super::keep::Keep;
+use super::picture::{Inode, Picture, Source, Stroke, Thing, below};
+use super::reverse::{Conflict, Force, Judged, Kind, Planned, Reversal, Spare};
+use super::state::{Form, Look, State};
+use crate::mount::Mount;
+use crate::name::{read_back, show};
+
+impl Reversal {
+    /// Finds out what taking back these changes, the newest first, would do. Reads only.
+    pub(crate) fn plan(mount: &Mount, entries: &[Entry], force: Force, cx: &Context<'_>) -> Result<Self, ToolError> {
+        let mut painter = Painter {
+            picture: Picture::new(mount, cx),
+            force,
+            keep: mount.keep(),
+            plan: Self {
+                undoes: entries.iter().map(|entry| entry.change.change.clone()).collect(),
+                effects: Vec::new(),
+                moves: Vec::new(),
+                spares: Vec::new(),
+                judged: Vec::new(),
+                conflicts: Vec::new(),
+            },
+        };
+        for entry in entries {
+            if entry.evicted {
+                return Err(gone(&entry.change.change, "what it displaced was let go to make room"));
+            }
+            for effect in entry.change.effects.iter().rev() {
+                cx.check()?;
+                painter.take_back(&entry.change.change, effect)?;
+            }
+        }
+        Ok(painter.plan)
+    }
+}
+
+/// Goes through the changes and paints what the tree would be.
+struct Painter<'a> {
+    picture: Picture<'a>,
+    force: Force,
+    keep: Option<Keep>,
+    plan: Reversal,
+}
+
+impl Painter<'_> {
+    fn take_back(&mut self, change: &str, effect: &Effect) -> Result<(), ToolError> {
+        match effect {
+            Effect::Created { path, after, image } => self.remove(path, after, image.as_deref()),
+            Effect::Removed { path, before, image, .. } => self.restore(change, path, before, image),
+            Effect::Replaced { path, before, after, image, .. } => self.exchange(change, path, [before, after], image),
+            Effect::Moved { from, to, state } => self.move_back(from, to, state),
+            Effect::Appended { path, before, after } => self.shorten(path, before, after),
+            Effect::Lost { path } => Err(gone(change, &format!("what was at `{path}` was not kept"))),
+        }
+    }
+
+    /// Takes back that something came to be.
+    fn remove(&mut self, shown: &str, after: &State, image: Option<&str>) -> Result<(), ToolError> {
+        let path = read_back(shown);
+        let Some(now) = self.picture.thing(&path, after.look())? else {
+            self.conflict_unless_forced(shown, Some(after), None);
+            return Ok(());
+        };
+        // What is in a directory that this very undo changes can only be compared once it did.
+        let changed_inside = after.look() == Look::Whole && self.picture.has_strokes_below(&path);
+        if !changed_inside
+            && !after.is(&now.state)
+            && !self.conflict_unless_forced(shown, Some(after), Some(&now.state))
+        {
+            return Ok(());
+        }
+        let empty = after.kind == Form::Directory && after.look() == Look::Itself;
+        if empty && !self.picture.is_empty(&path, &now)? {
+            let found = "a directory that is not empty".to_owned();
+            let expected = "an empty directory".to_owned();
+            self.plan.conflicts.push(Conflict { path: shown.to_owned(), expected, found });
+            return Ok(());
+        }
+        self.judge(&path, Some(&now), None)?;
+        let image = image.map_or_else(|| self.new_image(), str::to_owned);
+        let state = if changed_inside { State { inode: now.state.inode, ..after.clone() } } else { now.state.clone() };
+        self.push(Planned {
+            kind: Kind::Keep,
+            path: path.clone(),
+            image: image.clone(),
+            to: Vec::new(),
+            here: now.inode,
+            kept: Inode::Known(0),
+            leaving: Some(state.clone()),
+            empty,
+        });
+        self.plan.effects.push(Effect::Removed { path: shown.to_owned(), before: state, image, copied: false });
+        self.picture.paint(Stroke::Set { path, thing: None });
+        Ok(())
+    }
+
+    /// Takes back that something went.
+    fn restore(&mut self, change: &str, shown: &str, before: &State, image: &str) -> Result<(), ToolError> {
+        let path = read_back(shown);
+        let kept = self.kept(change, before, image)?;
+        if let Some(there) = self.picture.thing(&path, Look::Whole)? {
+            if !self.conflict_unless_forced(shown, None, Some(&there.state)) {
+                return Ok(());
+            }
+            self.remove(shown, &there.state, None)?;
+        }
+        if !self.has_directory(&path)? {
+            return Ok(());
+        }
+        let thing = Thing {
+            inode: Inode::Known(kept.inode),
+            source: Source::Kept(image.to_owned(), Vec::new()),
+            state: kept.clone(),
+        };
+        self.judge(&path, None, Some(&thing))?;
+        self.push(Planned {
+            kind: Kind::Restore,
+            path: path.clone(),
+            image: image.to_owned(),
+            to: Vec::new(),
+            here: Inode::Known(0),
+            kept: Inode::Known(kept.inode),
+            leaving: None,
+            empty: false,
+        });
+        let image = Some(image.to_owned());
+        self.plan.effects.push(Effect::Created { path: shown.to_owned(), after: kept, image });
+        self.picture.paint(Stroke::Set { path, thing: Some(thing) });
+        Ok(())
+    }
+
+    /// Takes back that something took the place of something else.
+    fn exchange(
+        &mut self,
+        change: &str,
+        shown: &str,
+        [before, after]: [&State; 2],
+        image: &str,
+    ) -> Result<(), ToolError> {
+        let path = read_back(shown);
+        let Some(now) = self.picture.thing(&path, Look::Itself)? else {
+            if self.conflict_unless_forced(shown, Some(after), None) {
+                return self.restore(change, shown, before, image);
+            }
+            return Ok(());
+        };
+        if !after.is(&now.state) && !self.conflict_unless_forced(shown, Some(after), Some(&now.state)) {
+            return Ok(());
+        }
+        let kept = self.kept(change, before, image)?;
+        let thing =
+            Thing { inode: Inode::Known(kept.inode), source: Source::Kept(image.to_owned(), Vec::new()), state: kept };
+        self.swap(shown, path, now, thing, image)
+    }
+
+    /// Takes back that bytes came to the end of a file.
+    fn shorten(&mut self, shown: &str, before: &State, after: &State) -> Result<(), ToolError> {
+        let path = read_back(shown);
+        let now = self.picture.thing(&path, Look::Itself)?;
+        let Some(now) = now.as_ref().filter(|now| after.is(&now.state) && before.sha256.is_some()) else {
+            let found = now.as_ref().map(|now| &now.state);
+            self.conflict(shown, Some(after), found);
+            return Ok(());
+        };
+        let image = self.new_image();
+        let thing = Thing {
+            inode: Inode::Spare(self.plan.spares.len()),
+            source: now.source.clone(),
+            state: State { inode: 0, ..before.clone() },
+        };
+        self.plan.spares.push(Spare {
+            from: now.source.clone(),
+            state: thing.state.clone(),
+            image: image.clone(),
+            shown: shown.to_owned(),
+        });
+        self.swap(shown, path, now.clone(), thing, &image)
+    }
+
+    fn swap(&mut self, shown: &str, path: Vec<u8>, now: Thing, thing: Thing, image: &str) -> Result<(), ToolError> {
+        self.judge(&path, Some(&now), Some(&thing))?;
+        self.push(Planned {
+            kind: Kind::Swap,
+            path: path.clone(),
+            image: image.to_owned(),
+            to: Vec::new(),
+            here: now.inode,
+            kept: thing.inode,
+            leaving: Some(now.state.clone()),
+            empty: false,
+        });
+        self.plan.effects.push(Effect::Replaced {
+            path: shown.to_owned(),
+            before: now.state,
+            after: thing.state.clone(),
+            image: image.to_owned(),
+            copied: false,
+        });
+        self.picture.paint(Stroke::Set { path, thing: Some(thing) });
+        Ok(())
+    }
+
+    /// Takes back that something got another path.
+    fn move_back(&mut self, from: &str, to: &str, state: &State) -> Result<(), ToolError> {
+        let (back, here) = (read_back(from), read_back(to));
+        let now = self.picture.thing(&here, Look::Itself)?;
+        let Some(now) = now.filter(|now| state.is(&now.state)) else {
+            let found = self.picture.thing(&here, Look::Itself)?;
+            self.conflict(to, Some(state), found.as_ref().map(|found| &found.state));
+            return Ok(());
+        };
+        if let Some(there) = self.picture.thing(&back, Look::Whole)? {
+            if !self.conflict_unless_forced(from, None, Some(&there.state)) {
+                return Ok(());
+            }
+            self.remove(from, &there.state, None)?;
+        }
+        if !self.has_directory(&back)? {
+            return Ok(());
+        }
+        self.judge(&here, Some(&now), None)?;
+        self.judge(&back, None, Some(&now))?;
+        self.push(Planned {
+            kind: Kind::Move,
+            path: here.clone(),
+            image: String::new(),
+            to: back.clone(),
+            here: now.inode,
+            kept: Inode::Known(0),
+            leaving: Some(now.state.clone()),
+            empty: false,
+        });
+        self.plan.effects.push(Effect::Moved { from: to.to_owned(), to: from.to_owned(), state: now.state });
+        self.picture.paint(Stroke::Move { from: here, to: back });
+        Ok(())
+    }
+
+    fn push(&mut self, planned: Planned) {
+        self.plan.moves.push(planned);
+    }
+
+    fn new_image(&self) -> String {
+        format!("-{}", self.plan.moves.len())
+    }
+
+    /// The pre-image of a place, if it is what was put away.
+    fn kept(&mut self, change: &str, before: &State, image: &str) -> Result<State, ToolError> {
+        let keep = self.keep.as_ref().ok_or_else(|| gone(change, "what it displaced is no longer there"))?;
+        let kept = State::at(self.picture.mount, keep.fd(), image.as_bytes(), before.look(), self.picture.cx)?;
+        let kept = kept.ok_or_else(|| gone(change, "what it displaced is no longer there"))?;
+        if before.is(&kept) {
+            return Ok(kept);
+        }
+        Err(gone(change, "what it displaced was changed since"))
+    }
+
+    /// Asks about guarded files only; a directory that has one in it stays where it is.
+    fn judge(&mut self, path: &[u8], before: Option<&Thing>, after: Option<&Thing>) -> Result<(), ToolError> {
+        let is_file = |thing: Option<&Thing>| thing.is_none_or(|thing| thing.state.kind == Form::File);
+        for guard in &self.picture.mount.guards {
+            let inside = below(&guard.path, path);
+            if inside == Some(b"") && is_file(before) && is_file(after) {
+                let contents = |thing: Option<&Thing>| thing.map(|thing| (thing.source.clone(), thing.state.size));
+                let (before, after) = (contents(before), contents(after));
+                self.plan.judged.push(Judged { path: path.to_vec(), before, after });
+            } else if inside.is_some() {
+                let message = format!("`{}` is the place of `{}`, which is guarded", show(path), show(&guard.path));
+                return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a conflict. True where the undo goes on all the same.
+    fn conflict_unless_forced(&mut self, path: &str, expected: Option<&State>, found: Option<&State>) -> bool {
+        if self.force == Force::No {
+            self.conflict(path, expected, found);
+        }
+        self.force == Force::Yes
+    }
+
+    fn conflict(&mut self, path: &str, expected: Option<&State>, found: Option<&State>) {
+        let described = |state: Option<&State>| state.map_or_else(|| "nothing".to_owned(), State::described);
+        let (expected, found) = (described(expected), described(found));
+        self.plan.conflicts.push(Conflict { path: path.to_owned(), expected, found });
+    }
+
+    /// Whether the directory of a path would be there; a conflict if not.
+    fn has_directory(&mut self, path: &[u8]) -> Result<bool, ToolError> {
+        let (parent, _) = split(path);
+        if parent.is_empty() {
+            return Ok(true);
+        }
+        let found = self.picture.thing(parent, Look::Itself)?;
+        let there = found.as_ref().is_some_and(|found| found.state.kind == Form::Directory);
+        if !there {
+            let described = found.map_or_else(|| "nothing".to_owned(), |found| found.state.described());
+            let expected = "a directory".to_owned();
+            self.plan.conflicts.push(Conflict { path: show(parent), expected, found: described });
+        }
+        Ok(there)
+    }
+}
+
+fn gone(change: &str, why: &str) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("the change `{change}` can no longer be undone: {why}"))
+}

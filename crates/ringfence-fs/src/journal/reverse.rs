@@ -1,0 +1,416 @@
+//! Taking changes back: what would have to be done, and doing it, all of it or nothing.
+//!
+//! What is done is renames only, to and from the keep, with a note of every one, so that whoever comes after a crash takes them
+//! back. It is a change like any other, and can itself be taken back.
+//!
+//! Not here: what has to be done (`retrace.rs`), and which changes are meant and who may (`tools/undo.rs`).
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError, Verb};
+use rustix::fs::{RenameFlags, fstat};
+use rustix::io::Errno;
+
+use super::effect::{Effect, split};
+use super::image_name;
+use super::keep::Keep;
+use super::picture::{Inode, Source, open_source, open_straight};
+use super::state::{Form, State};
+use crate::again::{fsync, renameat_with};
+use crate::batch::{inode_at, take_back};
+use crate::batch_note::{BatchNote, Entry as Noted, Step};
+use crate::content::read_up_to;
+use crate::fault::{fault, unsynced};
+use crate::locks::TreeHeld;
+use crate::mount::{Durability, Mount, look, rename_onto_nothing};
+use crate::name::show;
+use crate::recover::open_parent;
+use crate::replace::Old;
+use crate::slot::{check_directory_writable, listing};
+use crate::stamp::Stamp;
+use crate::walk::names_in;
+
+/// Whether a place that is not as the change left it stops the undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Force {
+    No,
+    /// What is there now is put away, too.
+    Yes,
+}
+
+/// What taking changes back would do.
+#[derive(Debug)]
+pub(crate) struct Reversal {
+    pub(super) undoes: Vec<String>,
+    pub(super) effects: Vec<Effect>,
+    pub(super) moves: Vec<Planned>,
+    pub(super) spares: Vec<Spare>,
+    pub(super) judged: Vec<Judged>,
+    /// Places that are not as they should be.
+    pub(crate) conflicts: Vec<Conflict>,
+}
+
+/// A place that is not as the change left it.
+#[derive(Clone, Debug)]
+pub(crate) struct Conflict {
+    pub(crate) path: String,
+    pub(crate) expected: String,
+    pub(crate) found: String,
+}
+
+/// One thing that would be done, as the policy has to know it.
+#[derive(Debug)]
+pub(crate) struct Doing {
+    pub(crate) verb: Verb,
+    /// Below the root.
+    pub(crate) path: String,
+    /// A directory that it is done to, with all that is in it.
+    pub(crate) tree: Option<Source>,
+}
+
+/// One rename.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) kind: Kind,
+    pub(super) path: Vec<u8>,
+    /// The name in the keep. One that begins with `-` is new, and gets the change in front.
+    pub(super) image: String,
+    pub(super) to: Vec<u8>,
+    pub(super) here: Inode,
+    pub(super) kept: Inode,
+    /// What the thing that goes from here must be in the last moment.
+    pub(super) leaving: Option<State>,
+    /// A directory that must have nothing in it.
+    pub(super) empty: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Swap,
+    Keep,
+    Restore,
+    Move,
+}
+
+/// A file that has to be made first: the beginning of another one.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub(super) from: Source,
+    pub(super) state: State,
+    pub(super) image: String,
+    pub(super) shown: String,
+}
+
+/// Contents of a guarded file, before and after.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) path: Vec<u8>,
+    pub(super) before: Option<(Source, u64)>,
+    pub(super) after: Option<(Source, u64)>,
+}
+
+impl Reversal {
+    /// What would be done, for the policy and for a person.
+    pub(crate) fn doings(&self) -> Vec<Doing> {
+        let mut doings = Vec::new();
+        for Planned { kind, path, image, to, leaving, .. } in &self.moves {
+            let is_tree = leaving.as_ref().is_some_and(|state| state.kind == Form::Directory);
+            let here = is_tree.then(|| Source::Disk(path.clone()));
+            let mut doing = |verb, path: &[u8], tree| doings.push(Doing { verb, path: show(path), tree });
+            match kind {
+                Kind::Swap => doing(Verb::Overwrite, path, None),
+                Kind::Keep => doing(Verb::Delete, path, here),
+                Kind::Restore => doing(Verb::Create, path, Some(Source::Kept(image.clone(), Vec::new()))),
+                Kind::Move => {
+                    doing(Verb::MoveAway, path, here.clone());
+                    doing(Verb::Create, to, here);
+                }
+            }
+        }
+        doings
+    }
+
+    /// Whether two plans do the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.undoes == other.undoes && self.effects == other.effects
+    }
+
+    pub(crate) fn undoes(&self) -> &[String] {
+        &self.undoes
+    }
+
+    /// Every path that it changes, each once.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let mut paths: Vec<String> = self.effects.iter().flat_map(Effect::paths).map(str::to_owned).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+
+    /// Does it. Whoever calls has the tree alone.
+    pub(crate) fn carry_out(self, mount: &Mount, tree: &TreeHeld, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let Some(journal) = &mount.journal else { return Err(fault(Errno::NOENT, "journal")) };
+        self.judge(mount, ticket)?;
+        let change = ticket.change();
+        let keep = mount.make_keep(journal)?;
+        let named = |image: &str| name_image(change, image);
+        let spare_entries: Vec<Noted> = self.spares.iter().map(|spare| spare.entry(&named(&spare.image))).collect();
+        let note = BatchNote::write(&mount.locks, change, &spare_entries)?;
+        tree.intend(note.id())?;
+        let done = self.carry_out_noted(mount, &keep, &note, spare_entries, ticket);
+        drop(note);
+        tree.settle();
+        done
+    }
+
+    fn carry_out_noted(
+        &self,
+        mount: &Mount,
+        keep: &Keep,
+        note: &BatchNote<'_>,
+        mut entries: Vec<Noted>,
+        ticket: &Ticket<'_>,
+    ) -> Result<(), ToolError> {
+        let change = ticket.change();
+        let made = self.make_spares(mount, keep, change, ticket.context());
+        let back = |entries: &[Noted]| {
+            let back = entries.iter().rev().map(|entry| undo_step(mount, entry));
+            note.forget_if(back.collect::<Vec<_>>().into_iter().all(|one| one));
+        };
+        let inodes = match made {
+            Ok(inodes) => inodes,
+            Err(error) => {
+                back(&entries);
+                return Err(error);
+            }
+        };
+        let first = entries.len();
+        entries.extend(self.moves.iter().map(|planned| planned.entry(change, &inodes)));
+        let effects = self.effects.iter().map(|effect| self.name_effect(change, effect, &inodes)).collect();
+        let entered = note
+            .complete(&entries, mount.durability)
+            .and_then(|()| mount.enter(ticket, self.undoes.clone(), effects))
+            .and_then(|entered| ticket.commit().map(|()| entered));
+        let entered = match entered {
+            Ok(entered) => entered,
+            Err(error) => {
+                back(&entries[..first]);
+                return Err(error);
+            }
+        };
+        for (index, planned) in self.moves.iter().enumerate() {
+            let step = &entries[first + index];
+            if let Err(error) = planned.perform(mount, keep, step, ticket.context()) {
+                back(&entries[..first + index]);
+                return Err(error);
+            }
+        }
+        if let Err(error) = note.done() {
+            back(&entries);
+            return Err(error);
+        }
+        entered.done();
+        self.sync(mount, keep)
+    }
+
+    /// Asks the rules about guarded files, whatever the way that they change.
+    fn judge(&self, mount: &Mount, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let cx = ticket.context();
+        let by_person = ticket.approved() || cx.origin().is_some_and(|origin| origin.may_undo);
+        for Judged { path, before, after } in &self.judged {
+            let read = |thing: &Option<(Source, u64)>| {
+                thing.as_ref().map(|(source, size)| contents(mount, source, *size, cx)).transpose()
+            };
+            mount.judge(path, read(before)?.as_deref(), read(after)?.as_deref(), by_person)?;
+        }
+        Ok(())
+    }
+
+    fn make_spares(&self, mount: &Mount, keep: &Keep, change: &str, cx: &Context<'_>) -> Result<Vec<u64>, ToolError> {
+        let mut inodes = Vec::new();
+        for Spare { from, state, image, shown } in &self.spares {
+            let fd = open_source(mount, from, shown)?;
+            let stamp = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, shown))?);
+            let old = Old { fd, stamp: Stamp { mode: state.mode, ..stamp } };
+            let made = keep.copy(&old, state.size, &name_image(change, image), cx)?;
+            if !state.is(&made) {
+                return Err(changed(shown));
+            }
+            inodes.push(made.inode);
+        }
+        Ok(inodes)
+    }
+
+    /// An effect for the journal, with what was not known before: names of images, and which file a spare one is.
+    fn name_effect(&self, change: &str, effect: &Effect, inodes: &[u64]) -> Effect {
+        let mut effect = effect.clone();
+        match &mut effect {
+            Effect::Removed { image, .. } => *image = name_image(change, image),
+            Effect::Replaced { image, after, .. } => {
+                let spare = self.spares.iter().position(|spare| spare.image == *image);
+                after.inode = spare.and_then(|spare| inodes.get(spare)).copied().unwrap_or(after.inode);
+                *image = name_image(change, image);
+            }
+            Effect::Created { .. } | Effect::Moved { .. } | Effect::Appended { .. } | Effect::Lost { .. } => {}
+        }
+        effect
+    }
+
+    fn sync(&self, mount: &Mount, keep: &Keep) -> Result<(), ToolError> {
+        if mount.durability != Durability::Full {
+            return Ok(());
+        }
+        let mut parents: Vec<&[u8]> = Vec::new();
+        for planned in &self.moves {
+            parents.push(split(&planned.path).0);
+            parents.push(if planned.kind == Kind::Move { split(&planned.to).0 } else { split(&planned.path).0 });
+        }
+        parents.sort_unstable();
+        parents.dedup();
+        let shown = self.moves.first().map(|planned| show(&planned.path)).unwrap_or_default();
+        fsync(keep.fd()).map_err(|errno| unsynced(errno, &shown))?;
+        // One that went itself has nothing that could get lost.
+        for parent in parents.into_iter().filter_map(|parent| open_parent(mount, parent)) {
+            listing(parent.as_fd()).and_then(fsync).map_err(|errno| unsynced(errno, &shown))?;
+        }
+        Ok(())
+    }
+}
+
+impl Planned {
+    fn entry(&self, change: &str, spares: &[u64]) -> Noted {
+        let inode = |inode| match inode {
+            Inode::Known(inode) => inode,
+            Inode::Spare(index) => spares.get(index).copied().unwrap_or_default(),
+        };
+        let step = match self.kind {
+            Kind::Swap => Step::Swap { here: inode(self.here), kept: inode(self.kept) },
+            Kind::Keep => Step::Keep { inode: inode(self.here) },
+            Kind::Restore => Step::Restore { inode: inode(self.kept) },
+            Kind::Move => Step::Move { inode: inode(self.here) },
+        };
+        let (parent, name) = split(&self.path);
+        Noted {
+            step,
+            parent: parent.to_vec(),
+            name: name.to_vec(),
+            temporary: name_image(change, &self.image).into_bytes(),
+            other: self.to.clone(),
+        }
+    }
+
+    /// Does it, or leaves everything as it was and says why.
+    fn perform(&self, mount: &Mount, keep: &Keep, step: &Noted, cx: &Context<'_>) -> Result<(), ToolError> {
+        let shown = show(&self.path);
+        let fail = |errno| match errno {
+            Errno::EXIST | Errno::NOENT => changed(&shown),
+            Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => ToolError::new(
+                ErrorKind::Unavailable,
+                "this file system cannot exchange two files, so nothing is undone",
+            ),
+            other => fault(other, &shown),
+        };
+        let parent = open_straight(mount, &step.parent).ok_or_else(|| changed(&shown))?;
+        check_directory_writable(parent.as_fd(), &shown)?;
+        let (here, kept) = ((parent.as_fd(), step.name.as_slice()), (keep.fd(), step.temporary.as_slice()));
+        self.check_leaving(mount, here, &shown, cx)?;
+        match step.step {
+            Step::Swap { here: old, .. } => {
+                let swap = || renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE);
+                swap().map_err(fail)?;
+                if inode_at(kept.0, kept.1).is_ok_and(|inode| inode == Some(old)) {
+                    return Ok(());
+                }
+                swap().map_err(fail)?;
+                Err(changed(&shown))
+            }
+            Step::Keep { inode } => {
+                rename_onto_nothing(here, kept).map_err(fail)?;
+                let as_expected = inode_at(kept.0, kept.1).is_ok_and(|found| found == Some(inode));
+                if as_expected && (!self.empty || is_empty(mount, kept.0, kept.1)) {
+                    return Ok(());
+                }
+                rename_onto_nothing(kept, here).map_err(fail)?;
+                Err(changed(&shown))
+            }
+            Step::Restore { .. } => rename_onto_nothing(kept, here).map_err(fail),
+            Step::Move { inode } => {
+                let (to, name) = split(&step.other);
+                let to = open_straight(mount, to).ok_or_else(|| changed(&shown))?;
+                check_directory_writable(to.as_fd(), &shown)?;
+                let there = (to.as_fd(), name);
+                rename_onto_nothing(here, there).map_err(fail)?;
+                if inode_at(there.0, there.1).is_ok_and(|found| found == Some(inode)) {
+                    return Ok(());
+                }
+                rename_onto_nothing(there, here).map_err(fail)?;
+                Err(changed(&shown))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What was looked at for the plan must still be there. What is in a directory could only be looked at now.
+    fn check_leaving(
+        &self,
+        mount: &Mount,
+        (parent, name): (BorrowedFd<'_>, &[u8]),
+        shown: &str,
+        cx: &Context<'_>,
+    ) -> Result<(), ToolError> {
+        let Some(state) = &self.leaving else { return Ok(()) };
+        let fits = if state.kind == Form::Directory {
+            State::at(mount, parent, name, state.look(), cx)?.is_some_and(|now| state.is(&now))
+        } else {
+            let now = look(parent, name).map_err(|errno| fault(errno, shown))?.map(|stamp| State::of_stamp(&stamp));
+            let known = matches!(self.here, Inode::Known(_));
+            now.is_some_and(|now| {
+                now.size == state.size && (!known || (now.inode == state.inode && now.modified == state.modified))
+            })
+        };
+        if fits { Ok(()) } else { Err(changed(shown)) }
+    }
+}
+
+impl Spare {
+    fn entry(&self, image: &str) -> Noted {
+        Noted {
+            step: Step::Spare,
+            parent: Vec::new(),
+            name: Vec::new(),
+            temporary: image.as_bytes().to_vec(),
+            other: Vec::new(),
+        }
+    }
+}
+
+fn contents(mount: &Mount, source: &Source, size: u64, cx: &Context<'_>) -> Result<Vec<u8>, ToolError> {
+    let most = cx.limits.appended_file_bytes;
+    if size > most {
+        let message = format!("a guarded file has more than {most} bytes, which cannot be judged");
+        return Err(ToolError::new(ErrorKind::WriteLimit, message));
+    }
+    let fd = open_source(mount, source, "a guarded file")?;
+    read_up_to(&fd, size, cx).map_err(|errno| fault(errno, "a guarded file"))
+}
+
+fn is_empty(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let directory = mount.resolver.open_child(parent, name);
+    directory.is_ok_and(|directory| names_in(directory.as_fd(), 2).is_ok_and(|names| names.len() == 2))
+}
+
+/// Takes one step back, wherever its directory is by now. False if it could not be done.
+fn undo_step(mount: &Mount, entry: &Noted) -> bool {
+    open_parent(mount, &entry.parent).is_some_and(|parent| take_back(mount, parent.as_fd(), entry).is_ok())
+}
+
+fn name_image(change: &str, image: &str) -> String {
+    match image.strip_prefix('-').and_then(|index| index.parse().ok()) {
+        Some(index) => image_name(change, index),
+        None => image.to_owned(),
+    }
+}
+
+pub(super) fn changed(shown: &str) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed at the same moment; nothing was undone"))
+}

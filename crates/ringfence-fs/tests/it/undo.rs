@@ -1,0 +1,432 @@
+//! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use ringfence_fs::Backend;
+use ringfence_kernel::{Bits, ErrorKind, Limits, Preset, Principal, Session};
+use serde_json::{Value, json};
+
+use crate::snapshot::{What, snapshot};
+use crate::world::{Setup, World};
+
+/// What is in a workspace, without times.
+type Tree = Vec<(String, What, u32)>;
+
+fn tree(root: &Path) -> Tree {
+    let seen = snapshot(root).into_iter().filter(|(path, _)| !path.as_os_str().is_empty());
+    seen.map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.what, seen.mode)).collect()
+}
+
+impl World {
+    /// The same workspace, worked on by somebody else.
+    fn by_session(mut self, id: &str, principal: Principal) -> Self {
+        let old = &self.session;
+        let session = Session {
+            id: id.to_owned(),
+            principal,
+            dialect: old.dialect,
+            agent: None,
+            limits: old.limits.clone(),
+            catalog: old.catalog.clone(),
+            bits: Bits::default(),
+        };
+        self.session = Arc::new(session);
+        self
+    }
+
+    fn by_person(self) -> Self {
+        self.by_session("person", Principal::person("a person"))
+    }
+
+    fn change(&self, tool: &str, arguments: &Value) -> String {
+        self.value(tool, arguments)["change"].as_str().unwrap().to_owned()
+    }
+
+    fn undo(&self, change: &str) -> Value {
+        self.value("undo", &json!({"change": change}))
+    }
+}
+
+/// One call, or somebody else's hand.
+#[derive(Clone, Debug)]
+struct Op(&'static str, Value);
+
+fn path() -> impl Strategy<Value = String> {
+    vec(select(vec!["a", "b", "c"]), 1..=3).prop_map(|names| names.join("/"))
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let content = || "[xy\n]{0,6}";
+    prop_oneof![
+        4 => (path(), content()).prop_map(|(path, content)| {
+            Op("write_file", json!({"path": path, "content": content, "createDirs": true}))
+        }),
+        3 => (path(), content()).prop_map(|(path, content)| Op("append_file", json!({"path": path, "content": content}))),
+        2 => (path(), "[xy\n]{1,2}", "[xyz]{0,2}").prop_map(|(path, old, new)| {
+            Op("edit_file", json!({"path": path, "oldText": old, "newText": new, "replaceAll": true}))
+        }),
+        2 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
+            Op("copy_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+        }),
+        4 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
+            Op("move_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+        }),
+        3 => path().prop_map(|path| Op("delete_file", json!({"path": path, "recursive": true}))),
+        2 => path().prop_map(|path| Op("create_directory", json!({"path": path}))),
+        2 => (path(), path(), "[xy]{1,3}").prop_map(|(one, other, new)| {
+            let create = |path| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+{new}\n");
+            Op("apply_patch", json!({"patch": create(one) + &create(other)}))
+        }),
+        1 => (path(), "[xy]{1,2}").prop_map(|(path, new)| {
+            let patch = format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-x\n+{new}\n--- /dev/null\n+++ b/p\n@@ -0,0 +1 @@\n+p\n");
+            Op("apply_patch", json!({"patch": patch}))
+        }),
+    ]
+}
+
+/// A workspace with something of everything in it.
+fn furnished(backend: Backend) -> World {
+    let world = World::in_memory(Setup::default().on(backend));
+    world.write("a/a", "x\n");
+    world.write("b/c/a", "xy");
+    world.write("c", "x\n");
+    std::fs::set_permissions(world.root.join("c"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(world.root.join("a/a"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a/a", world.root.join("a/b")).unwrap();
+    symlink("nowhere", world.root.join("b/b")).unwrap();
+    std::fs::hard_link(world.root.join("b/c/a"), world.root.join("b/a")).unwrap();
+    world
+}
+
+/// Makes the calls, and says which changes came of them.
+fn make(world: &World, ops: &[Op]) -> Vec<String> {
+    let mut changes = Vec::new();
+    for Op(tool, arguments) in ops {
+        let answer = world.call(tool, arguments);
+        assert_ne!(answer.error, Some(ErrorKind::Internal), "{tool} {arguments}: {}", answer.text);
+        let reply: Value = serde_json::from_str(&answer.text).unwrap();
+        if let Some(change) = reply["value"]["change"].as_str() {
+            changes.push(change.to_owned());
+        }
+    }
+    changes
+}
+
+fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
+    let mut config = Config { failure_persistence: None, ..Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    let outcome = TestRunner::new(config).run(strategy, |value| {
+        property(value);
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+fn backends() -> impl Strategy<Value = Backend> {
+    select(vec![Backend::Best, Backend::CapStd])
+}
+
+#[test]
+fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_the_last() {
+    check(160, &(vec(op(), 1..16), backends(), any::<bool>()), |(ops, backend, at_once)| {
+        let world = furnished(backend);
+        let first = tree(&world.root);
+        let changes = make(&world, &ops);
+        let last = tree(&world.root);
+        if changes.is_empty() {
+            return;
+        }
+        let mut undos = Vec::new();
+        if at_once {
+            undos.push(world.change("undo", &json!({"session": "test"})));
+        } else {
+            for change in changes.iter().rev() {
+                undos.push(world.undo(change)["change"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(tree(&world.root), first, "after undo of {ops:?}");
+        for undo in undos.iter().rev() {
+            world.value("redo", &json!({"change": undo}));
+        }
+        assert_eq!(tree(&world.root), last, "after redo of {ops:?}");
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(tree(&world.root), first, "after undo once more of {ops:?}");
+    });
+}
+
+#[test]
+fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
+    check(160, &(vec(op(), 1..12), backends(), vec(any::<prop::sample::Index>(), 1..6)), |(ops, backend, picks)| {
+        let world = furnished(backend);
+        let changes = make(&world, &ops);
+        if changes.is_empty() {
+            return;
+        }
+        for pick in picks {
+            let change = pick.get(&changes);
+            let before = tree(&world.root);
+            let answer = world.call("undo", &json!({"change": change}));
+            match answer.error {
+                Some(kind) => {
+                    assert_eq!(kind, ErrorKind::Conflict, "{}", answer.text);
+                    assert_eq!(tree(&world.root), before, "refused, {ops:?}");
+                }
+                None => {
+                    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+                    world.value("redo", &json!({"change": reply["value"]["change"]}));
+                    assert_eq!(tree(&world.root), before, "undone and redone, {ops:?}");
+                    world.undo(change);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
+    let world = World::new();
+    world.write("f", "one\n");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two\n"}));
+    world.write("f", "three\n");
+    let answer = world.call("undo", &json!({"change": change}));
+    assert_eq!(answer.error, Some(ErrorKind::Conflict));
+    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+    let conflict = &reply["error"]["details"]["conflicts"][0];
+    assert_eq!(conflict["path"], "f");
+    assert!(conflict["expected"].as_str().unwrap().contains("4 bytes"), "{conflict}");
+    assert!(conflict["found"].as_str().unwrap().contains("6 bytes"), "{conflict}");
+    assert_eq!(world.read("f"), "three\n");
+    let insist = json!({"change": change, "force": true});
+    assert_eq!(world.error("undo", &insist), ErrorKind::PermissionDenied);
+    let world = world.by_person();
+    let undo = world.change("undo", &insist);
+    assert_eq!(world.read("f"), "one\n");
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(world.read("f"), "three\n");
+}
+
+#[test]
+fn an_agent_takes_back_what_its_own_session_did_and_a_person_anything() {
+    let world = World::new();
+    let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
+    let world = world.by_session("other", Principal::agent("another"));
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({"session": "test"})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({})), ErrorKind::NotFound);
+    assert_eq!(world.value("list_changes", &json!({}))["changes"], json!([]));
+    assert_eq!(world.error("show_change", &json!({"change": change})), ErrorKind::NotFound);
+    let world = world.by_person();
+    assert_eq!(world.value("list_changes", &json!({}))["changes"][0]["change"], json!(change));
+    assert_eq!(world.value("undo", &json!({}))["undone"], json!([change]));
+    assert!(!world.root.join("f").exists());
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Conflict);
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_says_what_would_be() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let before = snapshot(&world.root);
+    let said = world.value("undo", &json!({"dryRun": true}));
+    assert_eq!(said, json!({"undone": [change], "paths": ["f"], "dryRun": true}));
+    assert_eq!(snapshot(&world.root), before);
+    assert_eq!(world.value("list_changes", &json!({}))["changes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn undo_since_a_time_takes_back_what_came_after_it() {
+    let world = World::new();
+    world.value("write_file", &json!({"path": "f", "content": "one"}));
+    let time = world.value("list_changes", &json!({}))["changes"][0]["time"].as_str().unwrap().to_owned();
+    assert_eq!(world.error("undo", &json!({"since": "9999-01-01T00:00:00Z"})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({"since": "yesterday"})), ErrorKind::InvalidArgs);
+    world.value("undo", &json!({"since": time}));
+    assert!(!world.root.join("f").exists());
+}
+
+#[test]
+fn a_forged_keep_is_never_used_and_stops_every_change() {
+    let world = World::new();
+    world.write("f", "one");
+    world.write(".ringfence/c-00-0", "forged");
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "f", "content": "two"})),
+        ("append_file", json!({"path": "f", "content": "two"})),
+        ("delete_file", json!({"path": "f"})),
+        ("create_directory", json!({"path": "d"})),
+        ("move_file", json!({"from": "f", "to": "g"})),
+    ] {
+        let answer = world.call(tool, &arguments);
+        assert_eq!(answer.error, Some(ErrorKind::Unavailable), "{}", answer.text);
+        assert!(answer.text.contains("move it away"), "{}", answer.text);
+    }
+    assert_eq!(world.value("read_file", &json!({"path": "f"}))["content"], "one");
+    std::fs::rename(world.root.join(".ringfence"), world.root.join("moved")).unwrap();
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    // One that takes the place of ours later is no better.
+    std::fs::rename(world.root.join(".ringfence"), world.root.join("ours")).unwrap();
+    world.write(format!(".ringfence/{change}-0").as_str(), "forged");
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Unavailable);
+    assert_eq!(world.read("f"), "two");
+    std::fs::remove_dir_all(world.root.join(".ringfence")).unwrap();
+    std::fs::rename(world.root.join("ours"), world.root.join(".ringfence")).unwrap();
+    world.undo(&change);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn a_pre_image_that_was_changed_or_removed_is_not_restored() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let image = world.root.join(format!(".ringfence/{change}-0"));
+    assert_eq!(std::fs::metadata(world.root.join(".ringfence")).unwrap().mode() & 0o777, 0o700);
+    std::fs::write(&image, "eno").unwrap();
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Conflict);
+    std::fs::remove_file(&image).unwrap();
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Conflict);
+    assert_eq!(world.read("f"), "two");
+}
+
+#[test]
+fn nobody_sees_or_names_the_keep() {
+    let world = World::new();
+    world.write("f", "needle");
+    world.value("write_file", &json!({"path": "f", "content": "two"}));
+    symlink(".ringfence", world.root.join("link")).unwrap();
+    let listed = world.value("list_directory", &json!({"path": ".", "recursive": true, "includeHidden": true}));
+    assert!(!listed.to_string().contains("ringfence"), "{listed}");
+    let found = world.value("find_files", &json!({"path": ".", "glob": "**"}));
+    assert!(!found.to_string().contains("ringfence"), "{found}");
+    assert_eq!(world.value("search_files", &json!({"path": ".", "pattern": "needle"}))["matches"], json!([]));
+    for path in [".ringfence", ".ringfence/.gitignore", "./.ringfence/", "link/.gitignore"] {
+        for (tool, arguments) in [
+            ("read_file", json!({"path": path})),
+            ("list_directory", json!({"path": path})),
+            ("write_file", json!({"path": path, "content": "x"})),
+            ("delete_file", json!({"path": path, "recursive": true})),
+            ("get_file_info", json!({"path": path})),
+            ("move_file", json!({"from": path, "to": "x"})),
+            ("search_files", json!({"path": path, "pattern": "x"})),
+        ] {
+            world.error(tool, &arguments);
+        }
+    }
+    assert_eq!(world.error("list_directory", &json!({"path": "link"})), ErrorKind::PermissionDenied);
+    assert!(world.root.join(".ringfence/.gitignore").exists());
+}
+
+#[test]
+fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
+    let limits = Limits { undo_session_bytes: 25, undo_bytes: 40, ..Setup::default().limits };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    world.write("f", "0123456789");
+    let write = |text: &str| world.change("write_file", &json!({"path": "f", "content": text}));
+    let changes = [write("1-23456789"), write("2-23456789"), write("3-23456789")];
+    let kept = || std::fs::read_dir(world.root.join(".ringfence")).unwrap().count() - 1;
+    assert_eq!(kept(), 2);
+    let listed = world.value("list_changes", &json!({}));
+    let states: Vec<&str> =
+        listed["changes"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["done", "done", "gone"]);
+    world.undo(&changes[2]);
+    world.undo(&changes[1]);
+    assert_eq!(world.error("undo", &json!({"change": changes[0]})), ErrorKind::Conflict);
+    assert_eq!(world.read("f"), "1-23456789");
+    // What does not fit at all is asked about, and nobody is there.
+    world.write("large", "x".repeat(26));
+    let answer = world.call("write_file", &json!({"path": "large", "content": "y"}));
+    assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
+    assert!(answer.text.contains("cannot be undone"), "{}", answer.text);
+    assert_eq!(world.error("delete_file", &json!({"path": "large"})), ErrorKind::ApprovalDenied);
+    // The pre-images of one session do not go for those of another.
+    let world = world.by_session("other", Principal::agent("another"));
+    world.write("g", "0123456789");
+    world.write("h", "x".repeat(21));
+    world.value("write_file", &json!({"path": "g", "content": "x"}));
+    assert_eq!(world.error("write_file", &json!({"path": "h", "content": "x"})), ErrorKind::ApprovalDenied);
+    let world = world.by_person();
+    let listed = world.value("list_changes", &json!({"session": "test"}));
+    assert_eq!(listed["changes"].as_array().unwrap().iter().filter(|one| one["state"] == "gone").count(), 1);
+}
+
+#[test]
+fn undo_is_policed_as_what_it_does() {
+    let world = World::with(Setup { preset: Preset::Ask, ..Setup::default() });
+    world.value("write_file", &json!({"path": "f", "content": "x"}));
+    // To take back that it came to be is to delete it.
+    let answer = world.call("undo", &json!({}));
+    assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
+    assert_eq!(world.read("f"), "x");
+    let moved = world.change("move_file", &json!({"from": "f", "to": "g"}));
+    world.undo(&moved);
+    assert_eq!(world.read("f"), "x");
+}
+
+#[test]
+fn a_change_is_shown_as_a_diff_before_and_after_it_was_undone() {
+    let world = World::new();
+    world.write("f", "one\ntwo\n");
+    let change = world.change("edit_file", &json!({"path": "f", "oldText": "two", "newText": "2"}));
+    let expected = "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
+    assert_eq!(world.value("show_change", &json!({"change": change}))["diff"], expected);
+    world.undo(&change);
+    assert_eq!(world.value("show_change", &json!({"change": change}))["diff"], expected);
+    let change = world.change("append_file", &json!({"path": "f", "content": "three\n"}));
+    let said = world.value("show_change", &json!({"change": change}));
+    assert_eq!(said["diff"], "--- a/f\n+++ b/f\n@@ -1,2 +1,3 @@\n one\n two\n+three\n");
+    let change = world.change("write_file", &json!({"path": "bin", "content": "AP8=", "encoding": "base64"}));
+    let said = world.value("show_change", &json!({"change": change}));
+    assert!(said["diff"].as_str().unwrap().contains("2 bytes"), "{said}");
+}
+
+#[test]
+fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    let log = journals.last().unwrap().unwrap().path().join("log");
+    let mut text = std::fs::read_to_string(&log).unwrap();
+    let lines = text.lines().count();
+    for number in 0..100_000 {
+        let intent = json!({"record": "intent", "change": format!("v-{number}"), "at": "2026-01-01T00:00:00.000Z",
+            "session": "test", "call": "1", "tool": "write_file", "effects": []});
+        text += &format!("{intent}\n{}\n", json!({"record": "void", "change": format!("v-{number}")}));
+    }
+    std::fs::write(&log, text).unwrap();
+    world.restart();
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), lines);
+    // Whoever had the old one open goes over to the new.
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(world.read("f"), "two");
+    world.undo(&change);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn a_line_that_was_cut_goes_and_others_stay() {
+    let world = World::new();
+    let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    let log = journals.last().unwrap().unwrap().path().join("log");
+    let whole = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, format!("{whole}{{\"record\":\"inte")).unwrap();
+    world.value("write_file", &json!({"path": "g", "content": "x"}));
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with(&whole) && text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+    world.undo(&change);
+    assert!(!world.root.join("f").exists());
+}

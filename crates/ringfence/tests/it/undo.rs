@@ -1,0 +1,89 @@
+//! What a person does with changes at the command line.
+
+use serde_json::{Value, json};
+
+use crate::site::{Said, Site};
+
+fn log(site: &Site) -> Vec<Value> {
+    let said = site.run(&["log", "--json"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    serde_json::from_str::<Value>(&said.out).unwrap()["changes"].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn ok(said: &Said) -> &str {
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
+    &said.out
+}
+
+#[test]
+fn a_person_lists_shows_takes_back_and_brings_back_what_other_processes_did() {
+    let site = Site::new();
+    site.write("f.txt", "one\n");
+    site.call("write_file", &json!({"path": "f.txt", "content": "two\n"})).value();
+    site.call("delete_file", &json!({"path": "f.txt"})).value();
+    let changes = log(&site);
+    let tools: Vec<&str> = changes.iter().map(|change| change["tool"].as_str().unwrap()).collect();
+    assert_eq!(tools, ["delete_file", "write_file"]);
+    assert!(changes[0]["session"].as_str().unwrap().starts_with("cli-"));
+    let write = changes[1]["change"].as_str().unwrap();
+    assert_eq!(ok(&site.run(&["diff", write])), "--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-one\n+two\n");
+    let listed = site.run(&["log"]);
+    assert!(ok(&listed).lines().nth(1).unwrap().starts_with(write), "{listed:?}");
+    assert!(ok(&site.run(&["undo", "--dry-run"])).contains("f.txt"));
+    assert_eq!(site.tree(), []);
+    // The default preset asks before anything is deleted or overwritten; whoever types the command was asked.
+    ok(&site.run(&["undo"]));
+    assert_eq!(site.read("f.txt"), "two\n");
+    ok(&site.run(&["undo"]));
+    assert_eq!(site.read("f.txt"), "one\n");
+    ok(&site.run(&["redo"]));
+    assert_eq!(site.read("f.txt"), "two\n");
+    ok(&site.run(&["redo"]));
+    assert_eq!(site.tree(), []);
+    let nothing = site.run(&["redo"]);
+    assert_eq!(nothing.code, Some(1), "{nothing:?}");
+    let session = changes[0]["session"].as_str().unwrap();
+    ok(&site.run(&["undo", "--session", session]));
+    assert_eq!(site.read("f.txt"), "two\n");
+}
+
+#[test]
+fn what_was_changed_since_is_shown_and_a_person_can_insist() {
+    let site = Site::new();
+    site.write("f.txt", "one\n");
+    site.call("write_file", &json!({"path": "f.txt", "content": "two\n"})).value();
+    site.write("f.txt", "three\n");
+    let said = site.run(&["undo"]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.err.contains("4 bytes") && said.err.contains("6 bytes"), "{said:?}");
+    assert_eq!(site.read("f.txt"), "three\n");
+    ok(&site.run(&["undo", "--force"]));
+    assert_eq!(site.read("f.txt"), "one\n");
+    ok(&site.run(&["redo"]));
+    assert_eq!(site.read("f.txt"), "three\n");
+}
+
+#[test]
+fn what_was_denied_to_agents_a_person_still_takes_back_but_not_where_nothing_may_change() {
+    let site = Site::new();
+    site.call("write_file", &json!({"path": "f.txt", "content": "x"})).value();
+    site.write("ringfence.toml", "[tools]\ndeny = [\"undo\"]\n");
+    assert_eq!(site.call("undo", &json!({})).code, Some(1));
+    assert_eq!(site.run(&["undo", "--read-only"]).code, Some(1));
+    assert_eq!(site.read("f.txt"), "x");
+    ok(&site.run(&["undo"]));
+    assert_eq!(site.tree().len(), 1);
+}
+
+#[test]
+fn a_keep_that_came_with_a_clone_is_refused_and_reads_go_on() {
+    let site = Site::new();
+    site.write("f.txt", "one\n");
+    site.write(".ringfence/c-0-0", "forged");
+    let said = site.call("write_file", &json!({"path": "f.txt", "content": "two\n"}));
+    assert_eq!(said.error(), "UNAVAILABLE");
+    site.call("read_file", &json!({"path": "f.txt"})).value();
+    assert_eq!(site.run(&["undo"]).code, Some(1));
+    assert_eq!(std::fs::read_to_string(site.workspace.join(".ringfence/c-0-0")).unwrap(), "forged");
+}
