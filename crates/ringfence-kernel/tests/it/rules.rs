@@ -605,9 +605,9 @@ fn the_layers_are_shown_in_the_order_in_which_they_decide() {
         [
             "workspace: w",
             "managed: m",
-            "managed: secret, protected path, preset ask, other host",
+            "managed: secret, protected path, preset ask, other host, cannot be undone",
             "user: u",
-            "preset: third bit, third bit, secret, protected path, preset ask, other host, preset",
+            "preset: third bit, third bit, secret, protected path, preset ask, other host, cannot be undone, preset",
         ]
     );
 }
