@@ -146,10 +146,15 @@ impl Displaced {
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
         let fate = slot.mount.fate(old, parent, index, ticket)?;
-        let state = match fate {
+        let of_old = || State::of_open(&old.fd, &old.stamp, &slot.shown, ticket.context());
+        let state = match &fate {
             Fate::Gone => State::of_stamp(&old.stamp),
-            Fate::Kept { .. } | Fate::Copied { .. } => {
-                State::of_open(&old.fd, &old.stamp, &slot.shown, ticket.context())?
+            Fate::Kept { .. } => of_old()?,
+            // What is restored one day is the copy.
+            Fate::Copied { image } => {
+                let copy = slot.mount.keep().and_then(|keep| keep.look(image));
+                let copy = State::of_stamp(&copy.unwrap_or(old.stamp));
+                State { inode: copy.inode, modified: copy.modified, ..of_old()? }
             }
         };
         Ok(Self { state, fate })

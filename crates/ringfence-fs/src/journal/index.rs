@@ -151,9 +151,9 @@ impl Journal {
         Ok(self.known()?.entries.clone())
     }
 
-    pub(crate) fn entry(&self, change: &str) -> Option<Entry> {
-        let known = self.known().ok()?;
-        known.places.get(change).and_then(|place| known.entries.get(*place)).cloned()
+    pub(crate) fn entry(&self, change: &str) -> io::Result<Option<Entry>> {
+        let known = self.known()?;
+        Ok(known.places.get(change).and_then(|place| known.entries.get(*place)).cloned())
     }
 
     /// What the log says by now.

@@ -186,17 +186,17 @@ impl Mount {
     pub(crate) fn settle(&self, change: &str) {
         let Some(journal) = &self.journal else { return };
         match journal.entry(change) {
-            Some(entry) if entry.status == Status::Pending => self.settle_entry(journal, &entry),
-            Some(_) => {}
+            Ok(Some(entry)) if entry.status == Status::Pending => self.settle_entry(journal, &entry),
             // It died before it was written down: there can only be copies.
-            None if !change.is_empty() => {
+            Ok(None) if !change.is_empty() => {
                 let names = self.keep().and_then(|keep| names_in(keep.fd(), usize::MAX).ok()).unwrap_or_default();
                 let prefix = image_name(change, 0);
                 let prefix = prefix.trim_end_matches('0');
                 let copies: Vec<String> = names.into_iter().filter(|name| name.starts_with(prefix)).collect();
                 drop_images(self, &copies);
             }
-            None => {}
+            // Ended already; or it cannot be known, and what is kept stays.
+            Ok(_) | Err(_) => {}
         }
     }
 

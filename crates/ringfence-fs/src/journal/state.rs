@@ -76,8 +76,12 @@ impl State {
         Self { sha256: digest.map(Digest::to_hex), ..Self::of_stamp(stamp) }
     }
 
-    /// A file that we hold open. Where it may not be read, it is known by its identity and times.
+    /// A file that we hold open. Where it may not be read, or is too large to be hashed, it is known by its identity and
+    /// times.
     pub(crate) fn of_open(fd: &OwnedFd, stamp: &Stamp, shown: &str, cx: &Context<'_>) -> Result<Self, ToolError> {
+        if stamp.size > cx.limits.hash_bytes {
+            return Ok(Self::of_stamp(stamp));
+        }
         let digest = hash_up_to(fd.as_fd(), stamp.size, shown, cx);
         cx.check()?;
         Ok(Self::of_file(stamp, digest.ok()))

@@ -290,7 +290,8 @@ fn nothing(which: &Which, origin: &Origin) -> ToolError {
 fn check_still_so(mount: &Mount, entries: &[Entry]) -> Result<(), ToolError> {
     let Some(journal) = &mount.journal else { return Ok(()) };
     for Entry { change, .. } in entries {
-        if !journal.entry(&change.change).is_some_and(|now| now.is_live() && !now.evicted) {
+        let now = journal.entry(&change.change).ok().flatten();
+        if !now.is_some_and(|now| now.is_live() && !now.evicted) {
             let message = format!("the change `{}` was undone or let go meanwhile", change.change);
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }

@@ -362,6 +362,31 @@ fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn what_is_too_large_to_be_hashed_is_known_by_its_identity() {
+    let limits = Limits { hash_bytes: 4, ..Setup::default().limits };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    for name in ["replaced", "deleted", "moved", "linked"] {
+        world.write(name, "a long one");
+    }
+    std::fs::hard_link(world.root.join("linked"), world.root.join("other")).unwrap();
+    let first = tree(&world.root);
+    world.value("write_file", &json!({"path": "replaced", "content": "another long one"}));
+    world.value("write_file", &json!({"path": "linked", "content": "another long one"}));
+    world.value("delete_file", &json!({"path": "deleted"}));
+    world.value("move_file", &json!({"from": "moved", "to": "there"}));
+    let last = tree(&world.root);
+    let undo = world.change("undo", &json!({"session": "test"}));
+    assert_eq!(tree(&world.root), first);
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(tree(&world.root), last);
+    // Somebody wrote to it since, even if the same.
+    world.write("replaced", "another long one");
+    let changes = world.value("list_changes", &json!({}));
+    let write = changes["changes"].as_array().unwrap().iter().find(|one| one["paths"] == json!(["replaced"])).unwrap();
+    assert_eq!(world.error("undo", &json!({"change": write["change"]})), ErrorKind::Conflict);
+}
+
+#[test]
 fn undo_is_policed_as_what_it_does() {
     let world = World::with(Setup { preset: Preset::Ask, ..Setup::default() });
     world.value("write_file", &json!({"path": "f", "content": "x"}));
