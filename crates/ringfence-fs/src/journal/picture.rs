@@ -104,12 +104,9 @@ impl<'a> Picture<'a> {
     pub(super) fn thing(&self, path: &[u8], how: Look) -> Result<Option<Thing>, ToolError> {
         let source = match self.locate(path) {
             Located::Nothing => return Ok(None),
-            Located::Known(mut thing) => {
-                if how == Look::Itself && thing.state.kind == Form::Directory {
-                    (thing.state.sha256, thing.state.size) = (None, 0);
-                }
-                return Ok(Some(*thing));
-            }
+            Located::Known(thing) if thing.state.kind != Form::Directory => return Ok(Some(*thing)),
+            // How closely it has to be looked at is another question each time.
+            Located::Known(thing) => thing.source,
             Located::At(source) => source,
         };
         let Some((parent, name)) = source.open_parent(self.mount) else { return Ok(None) };

@@ -193,6 +193,18 @@ fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
 }
 
 #[test]
+fn a_directory_that_came_and_went_comes_and_goes_again() {
+    let world = World::new();
+    world.value("create_directory", &json!({"path": "a/b"}));
+    world.value("delete_file", &json!({"path": "a", "recursive": true}));
+    let undo = world.change("undo", &json!({"session": "test"}));
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(tree(&world.root), []);
+    world.value("undo", &json!({}));
+    assert_eq!(tree(&world.root).len(), 2);
+}
+
+#[test]
 fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
     let world = World::new();
     world.write("f", "one\n");

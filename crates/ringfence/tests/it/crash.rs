@@ -397,6 +397,40 @@ fn a_kill_at_any_system_call_of_an_undo_leaves_all_of_it_or_nothing() {
 }
 
 #[test]
+fn a_kill_while_an_undo_is_cleaned_up_is_cleaned_up_too() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut problems = Vec::new();
+    let mut kills = 0;
+    for call in ["renameat2", "unlinkat", "write", "flock", "ftruncate", "openat2"] {
+        for nth in 1..MANY {
+            let (site, first) = changed_site();
+            let last = site.tree();
+            // Some of it is taken back, and some is not.
+            let half = Point { call: "renameat2", nth: 4, tamper: Tamper::Kill };
+            assert!(traced_program(&site, half, &UNDO, b"", None).met);
+            let point = Point { call, nth, tamper: Tamper::Kill };
+            if !traced(&site, point, "list_directory", &json!({"path": "."})).met {
+                break;
+            }
+            kills += 1;
+            look_in(&site);
+            if site.tree() != last {
+                problems.push(format!("{point:?} left {:?}", names(&site.tree())));
+            }
+            let said = site.run(&UNDO);
+            if said.code != Some(0) || site.tree() != first {
+                problems.push(format!("{point:?}: after it {said:?} and {:?}", names(&site.tree())));
+            }
+        }
+    }
+    println!("{kills} kills while an undo was cleaned up");
+    assert!(kills > 10, "only {kills} kills: the program was not hit");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
 fn a_call_of_the_kernel_that_fails_in_an_undo_leaves_all_of_it_or_nothing() {
     if !strace_is_here() {
         return;
