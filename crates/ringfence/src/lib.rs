@@ -10,4 +10,5 @@ pub mod prompt;
 mod rules_config;
 pub mod run;
 pub mod run_log;
+pub mod store;
 pub mod wire;

@@ -14,3 +14,6 @@ mod processes;
 mod runs;
 mod seed_crewagent;
 mod site;
+mod store;
+#[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
+mod store_suite;
