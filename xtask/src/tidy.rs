@@ -83,6 +83,18 @@ fn tickets_are_made_on_the_road_and_nowhere_else() {
 }
 
 #[test]
+fn requests_are_answered_by_who_waits_and_at_the_desk_and_nowhere_else() {
+    let mut answering = files_with("crates", &["store.answer("]);
+    answering.retain(|file| file.contains("/src/"));
+    assert_eq!(answering, ["crates/ringfence-kernel/src/ask.rs", "crates/ringfence-kernel/src/desk.rs"]);
+}
+
+#[test]
+fn programs_are_started_in_one_file() {
+    assert_eq!(files_with("crates/ringfence/src", &["Command::new("]), ["crates/ringfence/src/launch.rs"]);
+}
+
+#[test]
 fn only_the_fronts_print() {
     let printers = files_with("crates/ringfence/src", &["std::io::stdout()", "std::io::stderr()"]);
     assert_eq!(printers, ["crates/ringfence/src/cli.rs", "crates/ringfence/src/wire.rs"]);

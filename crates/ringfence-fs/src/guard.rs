@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ringfence_kernel::{ErrorKind, Ticket, ToolError};
+use ringfence_kernel::{Assurance, ErrorKind, Ticket, ToolError};
 use rustix::fs::{OFlags, fstat};
 
 use crate::content::read_up_to;
@@ -134,7 +134,8 @@ impl Slot {
         after: Option<&[u8]>,
         ticket: &Ticket<'_>,
     ) -> Result<(), ToolError> {
-        guard.rule.judge(&Change { shown: &self.shown, before, after, by_person: ticket.approved() })
+        let by_person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
+        guard.rule.judge(&Change { shown: &self.shown, before, after, by_person })
     }
 
     fn contents_now(&self, ticket: &Ticket<'_>) -> Result<Option<Vec<u8>>, ToolError> {

@@ -6,25 +6,27 @@
 //!
 //! Not here: what any step does. This file only says in which order they come.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::ask::{Heard, Shown, Suspended, not_yet};
 use crate::dialect::Notes;
 use crate::face::{Offer, Planned};
 use crate::gate::{Answer, explained};
 use crate::record::Moment;
 use crate::tool::Road;
 use crate::{
-    Abandon, Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, AuditLost, AuditSink, Bit, BitSet,
-    Context, Decision, ErrorKind, Origin, Pace, Policy, Preview, Question, Record, Scope, Session, Signal, Store,
-    StoreLost, Ticket, ToolError, Touch, Verb, Verdict, id,
+    Abandon, Approval, Approver, AuditLost, AuditSink, Bit, BitSet, Context, Decision, Desk, ErrorKind, Grant, Origin,
+    Pace, Policy, Preview, Principal, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError,
+    Touch, Verb, Verdict, id,
 };
 
 /// How often a person may change the arguments of one call before it is refused.
@@ -49,6 +51,8 @@ pub struct Reply {
     /// In the words of the session's dialect.
     pub text: String,
     pub error: Option<ErrorKind>,
+    /// The call waits for a person, and can be brought back.
+    pub suspended: Option<Suspended>,
 }
 
 /// What ends a run: without it no call can be made safely.
@@ -81,17 +85,26 @@ pub struct Parts {
 pub struct Host {
     pub(crate) parts: Arc<Parts>,
     pub(crate) workers: Arc<Semaphore>,
+    /// What each mount is, by its alias. Nothing can be granted on others.
+    pub(crate) directories: Arc<BTreeMap<String, String>>,
 }
 
 impl Host {
     pub fn new(parts: Parts) -> Self {
         let workers = Arc::new(Semaphore::new(parts.workers.max(1)));
-        Self { parts: Arc::new(parts), workers }
+        Self { parts: Arc::new(parts), workers, directories: Arc::default() }
     }
 
-    /// The requests that wait for a person.
-    pub fn pending(&self) -> Result<Vec<ApprovalRequest>, Fatal> {
-        Ok(self.parts.store.pending()?)
+    /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
+    /// has, so that a grant is about the directory and not about whatever gets the alias next.
+    #[must_use]
+    pub fn with_grants(self, directories: BTreeMap<String, String>) -> Self {
+        Self { directories: Arc::new(directories), ..self }
+    }
+
+    /// Where `by` sees and answers the requests that wait for a person.
+    pub fn desk<'a>(&'a self, by: &'a Principal) -> Desk<'a> {
+        Desk { store: self.parts.store.as_ref(), by }
     }
 
     /// Makes one call. The only way to run a tool.
@@ -101,62 +114,119 @@ impl Host {
         call: ToolCall,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
+        match self.depart(session, call)? {
+            Ok((trip, offer)) => self.go(trip, offer, cancel).await,
+            Err(reply) => Ok(reply),
+        }
+    }
+
+    pub(crate) fn trip(&self, session: &Arc<Session>, call: ToolCall) -> Trip {
+        Trip {
+            parts: Arc::clone(&self.parts),
+            directories: Arc::clone(&self.directories),
+            session: Arc::clone(session),
+            origin: Origin {
+                session: session.id.clone(),
+                call: call.id.clone(),
+                tool: call.name.clone(),
+                may_undo: session.principal.may(Scope::Undo),
+            },
+            call,
+            started: Instant::now(),
+            covered: None,
+            notes: Notes::default(),
+        }
+    }
+
+    /// Finds the tool, for who may call it. A reply where there is none.
+    pub(crate) fn depart(&self, session: &Arc<Session>, call: ToolCall) -> Result<Result<Departed, Reply>, Fatal> {
         let offer = session.catalog.offer(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
         let call = match &offer {
             Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
             None => call,
         };
-        let origin = Origin {
-            session: session.id.clone(),
-            call: call.id.clone(),
-            tool: call.name.clone(),
-            may_undo: session.principal.may(Scope::Undo),
-        };
-        let mut trip = Arc::new(Trip {
-            parts: Arc::clone(&self.parts),
-            session: Arc::clone(session),
-            call,
-            started: Instant::now(),
-            origin,
-            covered: None,
-            notes: Notes::default(),
-        });
+        let trip = Arc::new(self.trip(session, call));
         if !session.principal.may(Scope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
-            return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message));
+            return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
         }
         let Some(offer) = offer else {
             let offered = session.catalog.list().map(|definition| definition.name);
-            return trip.refuse(&[], &session.dialect.unknown_tool(&trip.call.name, offered));
+            return trip.refuse(&[], &session.dialect.unknown_tool(&trip.call.name, offered)).map(Err);
         };
+        Ok(Ok((trip, offer)))
+    }
+
+    /// From the start to the reply, with as many questions as it takes.
+    async fn go(&self, mut trip: Arc<Trip>, offer: Arc<dyn Offer>, cancel: &CancellationToken) -> Result<Reply, Fatal> {
         for _ in 0..ROUNDS {
             let asked = match self.set_out(&trip, &offer, cancel).await? {
                 Leg::Done(reply) => return Ok(reply),
                 Leg::Asked(asked) => asked,
             };
-            match self.ask(&trip, &asked.verdict, &asked.preview, cancel).await? {
-                Answer::Yes(approval) => {
-                    let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, &approval, signal);
-                    return match self.on_worker(&trip, cancel, run).await? {
-                        Leg::Done(reply) => Ok(reply),
-                        Leg::Asked(_) => trip.refuse(
-                            &[],
-                            &ToolError::new(ErrorKind::Internal, "an answered call was asked about again"),
-                        ),
-                    };
+            let answer = match self.ask(&trip, &asked.shown, cancel).await? {
+                Heard::Answer(answer) => answer,
+                Heard::Later(suspended) => {
+                    let reply = trip.refuse(&asked.touches, &not_yet(&suspended.request))?;
+                    return Ok(Reply { suspended: Some(suspended), ..reply });
                 }
-                Answer::Changed(arguments, approval) => {
-                    let Asked { touches, bits, preview, .. } = asked;
-                    let fingerprint = preview.fingerprint().to_owned();
-                    let covered = Covered { touches, bits, fingerprint, approval };
-                    trip = Arc::new(trip.changed(arguments, covered));
-                }
-                Answer::No(error) => return trip.refuse(&asked.touches, &error),
+            };
+            match self.take(&trip, asked, answer, cancel).await? {
+                ControlFlow::Break(reply) => return Ok(reply),
+                ControlFlow::Continue(changed) => trip = changed,
             }
         }
         let message = "the arguments were changed too often without an answer";
         trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
+    }
+
+    /// Does what was answered to a call that came back, and goes on from there.
+    pub(crate) async fn heed(
+        &self,
+        trip: Arc<Trip>,
+        offer: Arc<dyn Offer>,
+        asked: Box<Asked>,
+        answer: Answer,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        match self.take(&trip, asked, answer, cancel).await? {
+            ControlFlow::Break(reply) => Ok(reply),
+            ControlFlow::Continue(changed) => self.go(changed, offer, cancel).await,
+        }
+    }
+
+    /// Runs what was approved, or gives the call as it was changed.
+    async fn take(
+        &self,
+        trip: &Arc<Trip>,
+        asked: Box<Asked>,
+        answer: Answer,
+        cancel: &CancellationToken,
+    ) -> Result<ControlFlow<Reply, Arc<Trip>>, Fatal> {
+        let approval = match answer {
+            Answer::Yes(approval) => approval,
+            Answer::Always(approval) => {
+                if let Some(rule) = asked.shown.grant.clone() {
+                    self.keep_grant(rule, &approval).await?;
+                }
+                approval
+            }
+            Answer::Changed(arguments, approval) => {
+                let Asked { touches, bits, shown, .. } = *asked;
+                let covered = Covered { touches, bits, fingerprint: shown.preview.fingerprint().to_owned(), approval };
+                return Ok(ControlFlow::Continue(Arc::new(trip.changed(arguments, covered))));
+            }
+            Answer::No(error) => return trip.refuse(&asked.touches, &error).map(ControlFlow::Break),
+        };
+        let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, &approval, signal);
+        match self.on_worker(trip, cancel, run).await? {
+            Leg::Done(reply) => Ok(ControlFlow::Break(reply)),
+            Leg::Asked(_) => {
+                let error = ToolError::new(ErrorKind::Internal, "an answered call was asked about again");
+                trip.refuse(&[], &error).map(ControlFlow::Break)
+            }
+        }
     }
 
     /// Plans and polices; runs too, unless somebody has to be asked.
@@ -180,7 +250,7 @@ impl Host {
 
     /// Does a piece of work on a worker thread, and waits for it as long as the call may take. The thread ends
     /// by itself: at its next look at the signal, or when what it does returns.
-    async fn on_worker<F>(&self, trip: &Arc<Trip>, cancel: &CancellationToken, work: F) -> Result<Leg, Fatal>
+    pub(crate) async fn on_worker<F>(&self, trip: &Arc<Trip>, cancel: &CancellationToken, work: F) -> Result<Leg, Fatal>
     where
         F: FnOnce(&Trip, &Signal) -> Result<Option<Leg>, Fatal> + Send + 'static,
     {
@@ -219,69 +289,6 @@ impl Host {
             Err(_) => trip.overdue(why, waiting.signal.subject()).map(Leg::Done),
         }
     }
-
-    /// Only what is shown goes in, not the whole plan: a plan is not `Sync`, and a call must be able to move
-    /// between threads while it waits.
-    async fn ask(
-        &self,
-        trip: &Trip,
-        verdict: &Verdict,
-        preview: &Preview,
-        cancel: &CancellationToken,
-    ) -> Result<Answer, Fatal> {
-        let request = ApprovalRequest {
-            id: id::mint("a")?,
-            step_id: trip.call.id.clone(),
-            session: trip.session.id.clone(),
-            tool: trip.call.name.clone(),
-            // It decoded before, so it parses; an empty text stands for no arguments.
-            args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(serde_json::Map::new())),
-            reason: verdict.reason.clone(),
-            rule: verdict.rule.to_string(),
-            layer: verdict.layer,
-            assurance: verdict.assurance,
-            preview: preview.text(),
-            summary: preview.summary().to_owned(),
-            secret: preview.is_secret(),
-            fingerprint: preview.fingerprint().to_owned(),
-        };
-        self.parts.store.open_request(&request)?;
-        let pending = Pending { store: self.parts.store.as_ref(), id: Some(&request.id) };
-        let answered = tokio::select! {
-            biased;
-            () = cancel.cancelled() => None,
-            answered = timeout(trip.session.limits.approval_time, self.parts.approver.ask(&request)) => Some(answered),
-        };
-        let Some(answered) = answered else {
-            pending.close(&ApprovalResponse::default())?;
-            return Ok(Answer::No(Abandon::Cancel.error()));
-        };
-        let answered = answered.unwrap_or_else(|_| Answered::no("nobody answered in time".to_owned()));
-        pending.close(&answered.response)?;
-        Ok(Answer::of(answered, verdict))
-    }
-}
-
-/// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
-/// reach nobody.
-struct Pending<'a> {
-    store: &'a dyn Store,
-    id: Option<&'a str>,
-}
-
-impl Pending<'_> {
-    fn close(mut self, response: &ApprovalResponse) -> Result<(), StoreLost> {
-        self.id.take().map_or(Ok(()), |id| self.store.close_request(id, response))
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            // Nobody is left who could be told that it failed.
-            let _ = self.store.close_request(id, &ApprovalResponse::default());
-        }
-    }
 }
 
 /// Somebody who waits for a worker. Dropped while the work goes on, because the caller went away, it is a cancel.
@@ -316,28 +323,31 @@ impl Drop for Waiting {
     }
 }
 
+/// A call that found its tool.
+type Departed = (Arc<Trip>, Arc<dyn Offer>);
+
 /// How far a piece of work got.
-enum Leg {
+pub(crate) enum Leg {
     Done(Reply),
-    Asked(Asked),
+    Asked(Box<Asked>),
 }
 
 /// A plan that waits for a person.
-struct Asked {
+pub(crate) struct Asked {
     planned: Box<dyn Planned>,
-    touches: Vec<Touch>,
-    verdict: Verdict,
+    pub(crate) touches: Vec<Touch>,
     /// What the session had been through then.
     bits: BitSet,
-    preview: Preview,
+    pub(crate) shown: Shown,
 }
 
 /// One call on its way.
 #[derive(Debug)]
-struct Trip {
-    parts: Arc<Parts>,
-    session: Arc<Session>,
-    call: ToolCall,
+pub(crate) struct Trip {
+    pub(crate) parts: Arc<Parts>,
+    directories: Arc<BTreeMap<String, String>>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) call: ToolCall,
     started: Instant,
     origin: Origin,
     /// What a person said yes to when they changed the arguments.
@@ -369,6 +379,7 @@ impl Trip {
     fn changed(&self, arguments: String, covered: Covered) -> Self {
         Self {
             parts: Arc::clone(&self.parts),
+            directories: Arc::clone(&self.directories),
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
@@ -393,11 +404,11 @@ impl Trip {
         )
     }
 
-    fn run_approved(&self, asked: Asked, approval: &Approval, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+    fn run_approved(&self, asked: Box<Asked>, approval: &Approval, signal: &Signal) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
-        let Asked { planned, touches, verdict: seen, .. } = asked;
+        let Asked { planned, touches, shown: Shown { verdict: seen, .. }, .. } = *asked;
         let (verdict, _) =
-            self.police(&touches, &cx, |verdict| verdict.decision == Decision::Allow || *verdict == seen);
+            self.police(&touches, &cx, |verdict| verdict.decision == Decision::Allow || *verdict == seen)?;
         match verdict.decision {
             Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
             // Other calls went on while somebody was asked: this is no longer what they were told.
@@ -418,7 +429,7 @@ impl Trip {
             Decision::Allow => true,
             Decision::Ask => covered.is_some(),
             Decision::Deny => false,
-        });
+        })?;
         match (verdict.decision, covered) {
             (Decision::Allow, _) => self.run(planned, &touches, Permission { verdict: &verdict, approval: None }, cx),
             (Decision::Ask, Some(covered)) => match covered.check_unmoved(&touches, planned.as_mut(), cx) {
@@ -429,27 +440,85 @@ impl Trip {
                 Err(_) if cx.stalled() => Ok(None),
                 Err(error) => self.settle(&touches, &error, cx),
             },
+            // What is shown may take a while, and so may a look at what was granted meanwhile.
+            (Decision::Ask, None) if cx.pace == Pace::Quick => {
+                let _ = cx.stall();
+                Ok(None)
+            }
             (Decision::Ask, None) => match planned.preview(cx) {
-                Ok(preview) => Ok(Some(Leg::Asked(Asked { planned, touches, verdict, bits, preview }))),
-                Err(_) if cx.stalled() => Ok(None),
+                Ok(preview) => {
+                    let asked = self.show(planned, touches, verdict, bits, preview);
+                    Ok(Some(Leg::Asked(Box::new(asked))))
+                }
                 Err(error) => self.settle(&touches, &error, cx),
             },
             (Decision::Deny, _) => self.settle(&touches, &denial(&verdict), cx),
         }
     }
 
+    /// Plans and polices a call that came back with an answer, and runs nothing yet.
+    pub(crate) fn look_again(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
+            Ok(plan) => plan,
+            Err(error) => return self.settle(&[], &error, &cx),
+        };
+        let (verdict, bits) = self.police(&touches, &cx, |_| false)?;
+        match verdict.decision {
+            Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
+            _ => match planned.preview(&cx) {
+                Ok(preview) => Ok(Some(Leg::Asked(Box::new(self.show(planned, touches, verdict, bits, preview))))),
+                Err(error) => self.settle(&touches, &error, &cx),
+            },
+        }
+    }
+
+    fn show(
+        &self,
+        planned: Box<dyn Planned>,
+        touches: Vec<Touch>,
+        verdict: Verdict,
+        bits: BitSet,
+        preview: Preview,
+    ) -> Asked {
+        let is_ours = |touch: &Touch| self.directories.contains_key(touch.place.mount.as_ref());
+        let grant = match touches.iter().all(is_ours) {
+            true => self.parts.policy.grant_for(&self.question(&touches)),
+            false => None,
+        };
+        let shown = Shown { verdict, preview, grant };
+        Asked { planned, touches, bits, shown }
+    }
+
     /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
     /// raised a bit in between, it is decided again.
-    fn police(&self, touches: &[Touch], cx: &Context<'_>, may_run: impl Fn(&Verdict) -> bool) -> (Verdict, BitSet) {
+    fn police(
+        &self,
+        touches: &[Touch],
+        cx: &Context<'_>,
+        may_run: impl Fn(&Verdict) -> bool,
+    ) -> Result<(Verdict, BitSet), Fatal> {
         loop {
             let question = self.question(touches);
             let verdict = self.parts.policy.decide(&question);
+            let grants_matter = verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.verb.changes());
+            if grants_matter && cx.pace == Pace::Patient && self.hear_of_grants()? {
+                continue;
+            }
             // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
             let runs = may_run(&verdict) && cx.pace == Pace::Patient;
             if !runs || self.session.bits.raise_from(question.bits, question.raises()) {
-                return (verdict, question.bits);
+                return Ok((verdict, question.bits));
             }
         }
+    }
+
+    /// Another process may have granted something, or taken it back. True when that is so.
+    fn hear_of_grants(&self) -> Result<bool, StoreLost> {
+        if self.directories.is_empty() {
+            return Ok(false);
+        }
+        hold_grants(&self.parts, &self.directories)
     }
 
     fn question<'a>(&'a self, touches: &'a [Touch]) -> Question<'a> {
@@ -472,7 +541,7 @@ impl Trip {
         let change = if changes { id::mint("c")? } else { String::new() };
         let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
         self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
-        let ticket = Ticket::new(cx, change, approved.is_some());
+        let ticket = Ticket::new(cx, change, approved);
         let result = planned.run(&ticket, self.notes);
         // From here on the reply is ours to give, or nobody's.
         if cx.stalled() || cx.signal().commit().is_err() {
@@ -514,7 +583,7 @@ impl Trip {
         }
     }
 
-    fn refuse(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
+    pub(crate) fn refuse(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
         let reply = self.error_reply(error);
         self.record(touches, Moment::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
         Ok(reply)
@@ -522,7 +591,7 @@ impl Trip {
 
     fn end(&self, touches: &[Touch], result: Result<String, ToolError>) -> Result<Reply, Fatal> {
         let (reply, error) = match result {
-            Ok(text) => (Reply { call_id: self.call.id.clone(), text, error: None }, None),
+            Ok(text) => (Reply { call_id: self.call.id.clone(), text, error: None, suspended: None }, None),
             Err(error) => (self.error_reply(&error), Some(error)),
         };
         let duration = self.started.elapsed();
@@ -542,7 +611,7 @@ impl Trip {
 
     fn error_reply(&self, error: &ToolError) -> Reply {
         let text = self.session.dialect.render_error(error);
-        Reply { call_id: self.call.id.clone(), text, error: Some(error.kind) }
+        Reply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
     }
 
     fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
@@ -579,8 +648,15 @@ fn denial(verdict: &Verdict) -> ToolError {
 }
 
 /// What somebody said yes to is no longer so.
-fn moved() -> ToolError {
+pub(crate) fn moved() -> ToolError {
     ToolError::new(ErrorKind::Conflict, "what was approved has changed meanwhile; nothing was done")
+}
+
+/// Lets the policy know which grants hold now. True when they are others than before.
+pub(crate) fn hold_grants(parts: &Parts, directories: &BTreeMap<String, String>) -> Result<bool, StoreLost> {
+    let grants = parts.store.grants(SystemTime::now())?;
+    let ours: Vec<Grant> = grants.into_iter().filter(|grant| grant.is_about(directories)).collect();
+    Ok(parts.policy.hold_grants(&ours))
 }
 
 /// Why a plan may run.

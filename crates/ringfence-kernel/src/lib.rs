@@ -6,13 +6,16 @@
 //!
 //! Not here: any file, process, socket, protocol or model. Tools bring those.
 
+mod ask;
 mod bits;
 mod decode;
+mod desk;
 mod dialect;
 mod error;
 mod explain;
 mod face;
 mod gate;
+mod grants;
 mod host;
 mod id;
 mod limits;
@@ -21,9 +24,11 @@ mod policy;
 mod preview;
 mod record;
 mod registry;
+mod resume;
 mod rule;
 mod rule_text;
 mod rules;
+mod seal;
 mod sensitive;
 mod session;
 mod signal;
@@ -32,12 +37,15 @@ mod suggest;
 mod tool;
 mod visible;
 
+pub use ask::Suspended;
 pub use bits::{Bit, BitSet, Bits};
+pub use desk::{Desk, DeskError};
 pub use dialect::{Dialect, Notes};
 pub use error::{ErrorKind, ToolError};
 pub use explain::{Explained, Explanation};
 pub use face::{Definition, Face};
-pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket};
+pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket, Word};
+pub use grants::{GRANT_TIME, Grant, GrantedRules};
 pub use host::{Fatal, Host, Parts, Reply, ToolCall};
 pub use limits::Limits;
 pub use policy::{Assurance, Decision, Policy, Preset, Question, Verdict};
@@ -50,7 +58,7 @@ pub use rules::{Layer, Rules};
 pub use sensitive::{Sensitivity, sensitivity};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
-pub use store::{MemoryStore, Store, StoreLost};
+pub use store::{MemoryStore, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{Context, NET, Origin, Pace, Place, Plan, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};

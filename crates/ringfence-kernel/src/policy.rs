@@ -8,10 +8,10 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::rules::strictest;
-use crate::{Bit, BitSet, Layer, Rule, Rules, Session, Touch, Verb};
+use crate::{Bit, BitSet, Grant, Layer, Rule, RuleText, Rules, Session, Touch, Verb};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
@@ -22,6 +22,16 @@ pub trait Policy: Send + Sync + fmt::Debug {
     fn decide(&self, question: &Question<'_>) -> Verdict {
         let judged = question.touches.iter().map(|touch| self.judge(touch, question));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
+    }
+
+    /// The narrowest rule that would let this call happen from now on, where a person may grant one.
+    fn grant_for(&self, _: &Question<'_>) -> Option<RuleText> {
+        None
+    }
+
+    /// From now on these grants hold, and no others. False when they did already.
+    fn hold_grants(&self, _: &[Grant]) -> bool {
+        false
     }
 }
 
@@ -119,7 +129,7 @@ impl Decision {
 }
 
 /// How sure it is that a person gave an answer. The later, the surer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Assurance {
     /// Not at all.

@@ -5,7 +5,7 @@
 //!
 //! Not here: where the text comes from (config), and what a rule matches (`rule.rs`).
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::pattern::{Hosts, Paths};
 use crate::registry::is_called;
@@ -14,47 +14,47 @@ use crate::suggest::nearest;
 use crate::{Assurance, Bit, BitSet, Decision, NET, Verb};
 
 /// A rule as it is written. A key that is left out leaves open what it is about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleText {
     /// `allow`, `ask` or `deny`.
     pub decision: String,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub tool: Option<Vec<String>>,
     /// `list`, `read`, `create`, `overwrite`, `move`, `delete`, `fetch`; `look` and `change` stand for several.
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub effect: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub path: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub mount: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub host: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub agent: Option<Vec<String>>,
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub principal: Option<Vec<String>>,
     /// Bits of the session that must all be up.
-    #[serde(default, deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub when: Option<Vec<String>>,
     /// Whether the name is that of a secret.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub secret: Option<bool>,
     /// Whether the name is that of a setting that other programs act on.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protected: Option<bool>,
     /// What an answer must at least be: `relayed` or `person`.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub assurance: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub because: Option<String>,
     /// What the rule must be about, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch docs.rs:443`.
-    #[serde(default, rename = "match", deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, rename = "match", deserialize_with = "words")]
     pub matches: Option<Vec<String>>,
     /// What it must not be about.
-    #[serde(default, rename = "not_match", deserialize_with = "words")]
+    #[serde(skip_serializing_if = "Option::is_none", default, rename = "not_match", deserialize_with = "words")]
     pub not_matches: Option<Vec<String>>,
 }
 

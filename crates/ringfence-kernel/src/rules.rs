@@ -6,14 +6,15 @@
 //!
 //! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::grants::narrowest;
 use crate::pattern::path_pattern;
 use crate::rule::{Seen, quoted};
-use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, Touch, Verb, Verdict};
+use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, RuleText, Touch, Verb, Verdict};
 
 /// Whose rule it is. The first that has something to say decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// The owner of the machine's.
@@ -151,6 +152,10 @@ impl Policy for Rules {
             assurance: Assurance::None,
             grant: None,
         })
+    }
+
+    fn grant_for(&self, question: &Question<'_>) -> Option<RuleText> {
+        narrowest(self, question)
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Bits, Catalog, Dialect, Limits};
 
 /// One conversation of one caller with the host.
@@ -23,14 +25,15 @@ pub struct Session {
 }
 
 /// Someone who can be held to what they may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     pub name: String,
     pub scopes: BTreeSet<Scope>,
 }
 
 /// One thing that a principal may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// Call tools.
     Call,
@@ -48,9 +51,9 @@ impl Principal {
         Self { name: name.into(), scopes: BTreeSet::from([Scope::Call]) }
     }
 
-    /// Somebody who works the host themselves, and may take back what any session did.
+    /// Somebody in charge of this machine: they answer for agents, and call only what takes back what agents did.
     pub fn person(name: impl Into<String>) -> Self {
-        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call, Scope::Undo]) }
+        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call, Scope::Approve, Scope::Undo, Scope::Admin]) }
     }
 
     pub fn may(&self, scope: Scope) -> bool {

@@ -1,51 +1,162 @@
-//! What outlives a call: the requests that wait for a person.
+//! What outlives a call: requests that wait for a person, what was answered, what was granted for good.
 //!
-//! A request is in the store before anyone is asked and leaves it with its answer, so that a front can show
-//! what is pending and a store on disk can bring it back after a restart.
+//! A request is in the store before anyone is asked, so that any front can show and answer it and a store on disk can
+//! bring it back after a restart. Of several answers the first one counts, whoever gives it: that is one step here.
+//!
+//! Not here: who may answer (`desk.rs`). The clock is the caller's.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-use crate::{ApprovalRequest, ApprovalResponse};
+use crate::{Answered, ApprovalRequest, Grant};
 
 /// The store is gone; nothing may be asked without it.
 #[derive(Debug, thiserror::Error)]
-#[error("the store cannot be used")]
+#[error("the store of approvals cannot be used")]
 pub struct StoreLost(#[source] pub std::io::Error);
 
-/// Keeps pending requests.
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is the one that counts.
+    First,
+    /// Another one was there before.
+    Already,
+    /// The time to answer is over.
+    Expired,
+    /// Nobody waits for it, any more or at all.
+    Unknown,
+}
+
+/// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
 pub trait Store: Send + Sync + fmt::Debug {
+    /// Keeps a request until it is closed. What expired before it was opened may go.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost>;
-    fn close_request(&self, id: &str, response: &ApprovalResponse) -> Result<(), StoreLost>;
-    fn pending(&self) -> Result<Vec<ApprovalRequest>, StoreLost>;
+    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost>;
+    /// The requests that nobody answered yet, the oldest first.
+    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost>;
+    /// Answers a request, if nobody did before and its time is not over.
+    fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost>;
+    fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost>;
+    /// Forgets a request and its answer: nobody waits for it any more.
+    fn close(&self, id: &str) -> Result<(), StoreLost>;
+
+    fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost>;
+    /// The grants that still hold, the oldest first.
+    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost>;
+    /// Takes a grant back. False where there is none.
+    fn revoke(&self, id: &str) -> Result<bool, StoreLost>;
+
+    /// True for the first one who uses this word, until it expires.
+    fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost>;
+    /// The key that seals tokens. It is made at its first use and stays as long as the store does.
+    fn key(&self) -> Result<[u8; 32], StoreLost>;
 }
 
 /// A store that ends with its process.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    pending: Mutex<BTreeMap<String, ApprovalRequest>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    requests: Vec<(ApprovalRequest, Option<Answered>)>,
+    grants: Vec<Grant>,
+    used: BTreeMap<String, SystemTime>,
+    key: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("requests", &self.requests).field("grants", &self.grants).finish_non_exhaustive()
+    }
+}
+
+impl Kept {
+    fn find(&mut self, id: &str) -> Option<&mut (ApprovalRequest, Option<Answered>)> {
+        self.requests.iter_mut().find(|(request, _)| request.id == id)
+    }
 }
 
 impl Store for MemoryStore {
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost> {
-        self.lock().insert(request.id.clone(), request.clone());
+        let mut kept = self.lock();
+        kept.requests.retain(|(other, _)| other.expires > request.opened);
+        kept.requests.push((request.clone(), None));
         Ok(())
     }
 
-    fn close_request(&self, id: &str, _: &ApprovalResponse) -> Result<(), StoreLost> {
-        self.lock().remove(id);
+    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost> {
+        Ok(self.lock().find(id).map(|(request, _)| request.clone()))
+    }
+
+    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost> {
+        let kept = self.lock();
+        let waiting = kept.requests.iter().filter(|(request, answer)| answer.is_none() && request.expires > now);
+        Ok(waiting.map(|(request, _)| request.clone()).collect())
+    }
+
+    fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost> {
+        Ok(match self.lock().find(id) {
+            None => Put::Unknown,
+            Some((_, Some(_))) => Put::Already,
+            Some((request, None)) if request.expires <= now => Put::Expired,
+            Some((_, answer)) => {
+                *answer = Some(answered.clone());
+                Put::First
+            }
+        })
+    }
+
+    fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost> {
+        Ok(self.lock().find(id).and_then(|(_, answer)| answer.clone()))
+    }
+
+    fn close(&self, id: &str) -> Result<(), StoreLost> {
+        self.lock().requests.retain(|(request, _)| request.id != id);
         Ok(())
     }
 
-    fn pending(&self) -> Result<Vec<ApprovalRequest>, StoreLost> {
-        Ok(self.lock().values().cloned().collect())
+    fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost> {
+        self.lock().grants.push(grant.clone());
+        Ok(())
+    }
+
+    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost> {
+        Ok(self.lock().grants.iter().filter(|grant| grant.until > now).cloned().collect())
+    }
+
+    fn revoke(&self, id: &str) -> Result<bool, StoreLost> {
+        let grants = &mut self.lock().grants;
+        let before = grants.len();
+        grants.retain(|grant| grant.id != id);
+        Ok(grants.len() < before)
+    }
+
+    fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {
+        let used = &mut self.lock().used;
+        used.retain(|_, until| *until > now);
+        Ok(used.insert(nonce.to_owned(), expires).is_none())
+    }
+
+    fn key(&self) -> Result<[u8; 32], StoreLost> {
+        let mut kept = self.lock();
+        if let Some(key) = kept.key {
+            return Ok(key);
+        }
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|_| StoreLost(std::io::Error::other("the system gives no random bytes")))?;
+        kept.key = Some(key);
+        Ok(key)
     }
 }
 
 impl MemoryStore {
-    /// A panic elsewhere cannot leave the map half changed: each change is one call.
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ApprovalRequest>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panic elsewhere cannot leave this half changed: each change is one call.
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

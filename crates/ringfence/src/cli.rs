@@ -1,5 +1,5 @@
-//! The command line: `ringfence call`, `tools`, `policy`, `audit`, `workflow`, and what a person does with changes:
-//! `log`, `diff`, `undo` and `redo`.
+//! The command line: `ringfence call`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does with
+//! changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
@@ -8,19 +8,24 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Bit, Dialect, Fatal, Preset, Reply, ToolCall};
+use ringfence_kernel::{
+    Answered, ApprovalResponse, Approver as _, Bit, Desk, DeskError, Dialect, Fatal, Preset, Reply, ToolCall, Word,
+};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{ConfigError, Environment, Flags, Mounted, load};
-use crate::policy_text;
+use crate::approve::{Approve, at_terminal, nobody, unattended};
+use crate::config::{ConfigError, Environment, Flags, Mounted, Settings, load};
 use crate::prompt::{first_sentence, prompt};
+use crate::store::SqliteStore;
+use crate::terminal::{Terminal, person};
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
+use crate::{approvals_text, policy_text};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -48,6 +53,11 @@ enum Command {
     },
     #[command(flatten)]
     Changes(ChangesCommand),
+    /// See the calls that wait for a person's answer, and answer them.
+    Approvals {
+        #[command(subcommand)]
+        command: ApprovalsCommand,
+    },
     /// Look at the trace of every call, and check that nobody changed it.
     Audit {
         #[command(subcommand)]
@@ -114,6 +124,43 @@ enum ChangesCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum ApprovalsCommand {
+    /// Print the requests that wait, the oldest first.
+    List {
+        /// As a list of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print everything about one request.
+    Show { id: String },
+    /// Answer a request at this terminal. The first answer counts.
+    Answer {
+        id: String,
+        /// Say yes without a terminal; needs `unattended = true` in your config, and never counts as a person's.
+        #[arg(long, conflicts_with = "no")]
+        yes: bool,
+        /// Say no without a terminal; needs `unattended = true` in your config.
+        #[arg(long)]
+        no: bool,
+        /// Why not, for the one who called.
+        #[arg(long, value_name = "TEXT", requires = "no")]
+        reason: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum GrantsCommand {
+    /// Print what was allowed for good, the oldest first.
+    List {
+        /// As a list of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take one back, in every process from its next call on.
+    Revoke { id: String },
+}
+
+#[derive(Debug, Subcommand)]
 enum AuditCommand {
     /// Print the records, the oldest first.
     Show {
@@ -152,6 +199,11 @@ enum PolicyCommand {
     },
     /// Print every rule, in the order in which they decide.
     Show,
+    /// See what was allowed for good by an answer, and take it back.
+    Grants {
+        #[command(subcommand)]
+        command: Option<GrantsCommand>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -187,6 +239,9 @@ struct CommonOptions {
     /// What may be done without asking: ask, edits or read-only.
     #[arg(long, global = true, value_name = "NAME", value_parser = preset)]
     preset: Option<Preset>,
+    /// Where somebody has to be asked: ask at the terminal, never, only what the policy allows, or always.
+    #[arg(long, global = true, value_name = "HOW", value_parser = approve)]
+    approve: Option<Approve>,
     /// Allow no change at all; the same as `--preset read-only`.
     #[arg(long, global = true, conflicts_with = "preset")]
     read_only: bool,
@@ -223,6 +278,10 @@ enum Failure {
     Audit(#[from] Broken),
     #[error("the file with the heads cannot be read: {0}")]
     Heads(std::io::Error),
+    #[error(transparent)]
+    Desk(#[from] DeskError),
+    #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
+    NoTerminal,
     #[error("the arguments on standard input cannot be read: {0}")]
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
@@ -254,17 +313,22 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         complain(&format!("warning: {warning}"));
     }
     match cli.command {
-        Command::Call { tool, json } => call(&wire(settings, &environment)?, tool, json),
-        Command::Tools { format } => print(&(tools(&wire(settings, &environment)?, format) + "\n"), SUCCESS),
+        Command::Call { tool, json } => {
+            let approver = at_terminal(&settings, &environment);
+            call(&wire(settings, &environment, approver)?, tool, json)
+        }
+        Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
+        Command::Approvals { command } => approvals(&settings, &environment, command),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
-            let wired = wire(settings, &environment)?;
+            let wired = unasked(settings, &environment)?;
             when.into_iter().for_each(|bit| wired.session.bits.raise(bit));
             explain(&wired, tool, json)
         }
         Command::Policy { command: PolicyCommand::Show } => {
-            print(&policy_text::show(&wire(settings, &environment)?.settings.rules()), SUCCESS)
+            print(&policy_text::show(&unasked(settings, &environment)?.settings.rules()), SUCCESS)
         }
         Command::Changes(command) => changes(&wire_for_person(settings, &environment)?, command),
+        Command::Policy { command: PolicyCommand::Grants { command } } => grants(&settings, &environment, command),
         Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
             print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
@@ -331,6 +395,74 @@ fn texts(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
+/// A host that makes no call, and so asks nobody.
+fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+    wire(settings, environment, Box::new(nobody()))
+}
+
+fn approvals(settings: &Settings, environment: &Environment, command: ApprovalsCommand) -> Result<u8, Failure> {
+    let (store, person) = (SqliteStore::new(&settings.state), person(environment));
+    let desk = Desk { store: &store, by: &person };
+    let now = SystemTime::now();
+    match command {
+        ApprovalsCommand::List { json: false } => print(&approvals_text::list(&desk.pending(now)?, now), SUCCESS),
+        ApprovalsCommand::List { json: true } => print(&json_list(&desk.pending(now)?), SUCCESS),
+        ApprovalsCommand::Show { id } => print(&approvals_text::show(&desk.request(&id, now)?), SUCCESS),
+        ApprovalsCommand::Answer { id, yes: false, no: false, .. } => {
+            let request = desk.request(&id, now)?;
+            let terminal = Terminal::new(&settings.state, environment);
+            if !terminal.is_there() {
+                return Err(Failure::NoTerminal);
+            }
+            let word = until_cancelled(terminal.ask(&request))?;
+            let Some(Word::Now(Answered { response, approval })) = word else { return Ok(ERROR_REPLY) };
+            desk.answer(&id, response, approval.assurance, SystemTime::now())?;
+            Ok(SUCCESS)
+        }
+        ApprovalsCommand::Answer { id, yes, reason, .. } => {
+            let approval = unattended();
+            let by = approval.by.filter(|_| settings.unattended).ok_or(Failure::NoTerminal)?;
+            let response = ApprovalResponse { approved: yes, reason, ..ApprovalResponse::default() };
+            Desk { by: &by, ..desk }.answer(&id, response, approval.assurance, now)?;
+            Ok(SUCCESS)
+        }
+    }
+}
+
+fn grants(settings: &Settings, environment: &Environment, command: Option<GrantsCommand>) -> Result<u8, Failure> {
+    let (store, person) = (SqliteStore::new(&settings.state), person(environment));
+    let desk = Desk { store: &store, by: &person };
+    let now = SystemTime::now();
+    match command.unwrap_or(GrantsCommand::List { json: false }) {
+        GrantsCommand::List { json: false } => print(&approvals_text::grants(&desk.grants(now)?), SUCCESS),
+        GrantsCommand::List { json: true } => print(&json_list(&desk.grants(now)?), SUCCESS),
+        GrantsCommand::Revoke { id } if desk.revoke(&id)? => print(&format!("revoked {id}\n"), SUCCESS),
+        GrantsCommand::Revoke { id } => {
+            complain(&format!("there is no grant `{id}`; `ringfence policy grants` prints them"));
+            Ok(ERROR_REPLY)
+        }
+    }
+}
+
+fn json_list(items: &[impl serde::Serialize]) -> String {
+    serde_json::to_string_pretty(items).unwrap_or_default() + "\n"
+}
+
+/// Waits for something, unless a signal ends it first.
+fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    Ok(runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        if let Ok(signals) = Signals::take() {
+            tokio::spawn(signals.cancel(cancel.clone()));
+        }
+        tokio::select! {
+            done = work => Some(done),
+            () = cancel.cancelled() => None,
+        }
+    }))
+}
+
 fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     let ToolCall { name, arguments, .. } = tool_call(wired, name, json)?;
     let reply = make_call(wired, name, arguments)?;
@@ -373,6 +505,7 @@ fn explain(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Signal,
     /// A write past the limit for file sizes is an error reply, because its signal has a taker.
     _too_large: Signal,
 }
@@ -383,6 +516,7 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
             _too_large: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
@@ -392,6 +526,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
         }
         cancel.cancel();
     }
@@ -522,6 +657,7 @@ impl CommonOptions {
             agent: self.agent.clone(),
             run: self.run.clone(),
             graph: self.graph.clone(),
+            approve: self.approve,
         }
     }
 }
@@ -536,6 +672,10 @@ fn known_head(text: &str) -> Result<KnownHead, String> {
 
 fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| one_of(Dialect::ALL.map(Dialect::name)))
+}
+
+fn approve(name: &str) -> Result<Approve, String> {
+    Approve::named(name).ok_or_else(|| one_of(Approve::ALL.map(Approve::name)))
 }
 
 fn bit(name: &str) -> Result<Bit, String> {

@@ -15,6 +15,7 @@ use ringfence_kernel::{Choice, Dialect, Layer, Limits, NET, Preset, Rule, RuleTe
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::approve::Approve;
 use crate::rules_config::{Format, RuleFile};
 
 /// The file in a workspace that can tighten what its user allows.
@@ -36,6 +37,10 @@ pub struct Environment {
     pub state: Option<PathBuf>,
     /// A config file named by `$RINGFENCE_CONFIG`.
     pub config_file: Option<PathBuf>,
+    /// How this user is called, for records.
+    pub user: Option<String>,
+    /// What they edit with: `$VISUAL` or `$EDITOR`.
+    pub editor: Option<String>,
 }
 
 /// What was said on the command line.
@@ -51,6 +56,7 @@ pub struct Flags {
     pub agent: Option<String>,
     pub run: Option<String>,
     pub graph: Option<String>,
+    pub approve: Option<Approve>,
 }
 
 /// A directory that tools may reach as `@alias/…`.
@@ -113,6 +119,10 @@ pub struct Settings {
     pub log: LogTo,
     /// Where signed heads of the audit log go too.
     pub audit_heads: Option<PathBuf>,
+    /// What happens where somebody has to be asked.
+    pub approve: Approve,
+    /// A program may answer for the user.
+    pub unattended: bool,
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
     /// What the user should know.
@@ -138,6 +148,8 @@ pub enum ConfigError {
     NoAgent(String, String),
     #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
     AgentKey(String, &'static str),
+    #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
+    Attended,
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -149,6 +161,7 @@ impl Environment {
     /// Reads the environment, once.
     pub fn read() -> Result<Self, ConfigError> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let home = variable("HOME").filter(|home| home.is_absolute());
         let below_home = |name: &str| home.as_ref().map(|home| home.join(name));
         let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
@@ -162,6 +175,8 @@ impl Environment {
             config,
             state: absolute("RINGFENCE_STATE_DIR").or(state),
             config_file: variable("RINGFENCE_CONFIG"),
+            user: text("USER").or_else(|| text("LOGNAME")),
+            editor: text("VISUAL").or_else(|| text("EDITOR")),
             home,
         })
     }
@@ -182,10 +197,17 @@ struct ConfigFile {
     audit_heads: Option<String>,
     limits: LimitKeys,
     tools: ToolKeys,
+    approval: ApprovalKeys,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
     checked: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ApprovalKeys {
+    unattended: Option<bool>,
 }
 
 /// An agent, or `defaults` for what holds without one.
@@ -349,6 +371,11 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
     rules.apply(&mut limits, &mut tools)?;
+    let approve = flags.approve.unwrap_or_default();
+    let unattended = managed.approval.unattended.or(user.approval.unattended).unwrap_or(false);
+    if approve == Approve::Always && !unattended {
+        return Err(ConfigError::Attended);
+    }
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
@@ -376,6 +403,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         names: value(managed.names).or(value(user.names)).unwrap_or_default(),
         log: log_to(log, dialect),
         audit_heads: audit_heads.filter(|file| *file != "none").map(|file| environment.current.join(file)),
+        approve,
+        unattended,
         max_tool_iterations: iterations
             .and_then(|count| u32::try_from(count).ok())
             .filter(|count| *count > 0)

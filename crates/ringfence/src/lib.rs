@@ -2,12 +2,19 @@
 //!
 //! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line.
 
+mod approvals_text;
+pub mod approve;
 pub mod cli;
 pub mod config;
+mod dialog;
+mod launch;
 pub mod log;
 mod policy_text;
 pub mod prompt;
 mod rules_config;
 pub mod run;
 pub mod run_log;
+pub mod store;
+pub mod terminal;
+mod visible;
 pub mod wire;

@@ -1,24 +1,29 @@
 //! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ringfence_fs::{
     AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, Journaling, MountSpec, Options, PLAIN_FILE_FLAGS,
-    Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, resolve_mount, resolve_workspace,
+    Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, content_id, resolve_mount,
+    resolve_workspace,
 };
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect, Host,
-    MemoryStore, NameTaken, NoSuchTool, Nobody, Parts, Principal, Registry, Rule, Session, ToolError,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect,
+    Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
+    Store as _, StoreLost, ToolError, Word,
 };
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
 use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
+use crate::store::SqliteStore;
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -63,6 +68,8 @@ pub enum WireError {
     RunLog(std::io::Error),
     #[error("the file for the heads of the audit log cannot be opened: {0}")]
     Heads(std::io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreLost),
     #[error("the log file cannot be opened: {0}")]
     Log(std::io::Error),
 }
@@ -73,7 +80,7 @@ pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<St
     let entry = match &settings.graph {
         None => String::new(),
         Some(graph) => {
-            let fence = fence(settings, environment, &project, None)?;
+            let fence = fence(settings, mounts(settings, environment, &project, None)?)?;
             GraphSource::new(&fence, graph)?.load().map_err(WireError::Graph)?.entry_node_id
         }
     };
@@ -89,9 +96,9 @@ enum Who {
     Person,
 }
 
-/// Puts a host together for an agent.
-pub fn wire(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
-    wire_for(Who::Agent, settings, environment)
+/// Puts a host together for an agent, that asks this approver.
+pub fn wire(settings: Settings, environment: &Environment, approver: Box<dyn Approver>) -> Result<Wired, WireError> {
+    wire_for(Who::Agent, settings, environment, approver)
 }
 
 /// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
@@ -99,14 +106,21 @@ pub fn wire(settings: Settings, environment: &Environment) -> Result<Wired, Wire
 pub fn wire_for_person(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
     let settings =
         Settings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: Choice::default(), ..settings };
-    wire_for(Who::Person, settings, environment)
+    wire_for(Who::Person, settings, environment, Box::new(OwnWord))
 }
 
-fn wire_for(who: Who, mut settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+fn wire_for(
+    who: Who,
+    mut settings: Settings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
-    let mut fence = fence(&settings, environment, &path, run.as_deref())?;
+    let mounts = mounts(&settings, environment, &path, run.as_deref())?;
+    let directories = directories(&mounts);
+    let mut fence = fence(&settings, mounts)?;
     guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
@@ -136,17 +150,20 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment) -> Resu
         catalog,
         bits: Bits::default(),
     };
-    let approver: Box<dyn Approver> = match who {
-        Who::Agent => Box::new(Nobody { advice: "`--preset edits` allows changes inside the workspace".to_owned() }),
-        Who::Person => Box::new(OwnWord),
-    };
+    let store = SqliteStore::new(&settings.state);
+    let policy = GrantedRules::new(settings.rules());
+    let mut grants = store.grants(SystemTime::now())?;
+    grants.retain(|grant| grant.is_about(&directories));
+    policy.hold_grants(&grants);
+    settings.grants = grants.iter().filter_map(Grant::checked).collect();
     let host = Host::new(Parts {
-        policy: Box::new(settings.rules()),
+        policy: Box::new(policy),
         approver,
         audit: audit(&settings, run.as_deref())?,
-        store: Box::new(MemoryStore::default()),
+        store: Box::new(store),
         workers: WORKERS,
     });
+    let host = host.with_grants(directories);
     Ok(Wired { host, session: Arc::new(session), settings })
 }
 
@@ -155,20 +172,20 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment) -> Resu
 struct OwnWord;
 
 impl Approver for OwnWord {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
         let approval = Approval { assurance: Assurance::Person, by: None };
-        Box::pin(std::future::ready(Answered { response, approval }))
+        Box::pin(std::future::ready(Word::Now(Answered { response, approval })))
     }
 }
 
 /// The workspace, the mounts that were declared, and the state of the run.
-fn fence(
+fn mounts(
     settings: &Settings,
     environment: &Environment,
     workspace: &Path,
     run: Option<&Path>,
-) -> Result<Fence, WireError> {
+) -> Result<(MountSpec, Vec<MountSpec>), WireError> {
     let alias = match settings.dialect {
         Dialect::Standard | Dialect::Miniclaw => "workspace",
         Dialect::Crewagent => "project",
@@ -179,7 +196,16 @@ fn fence(
         others.push(mount(alias, resolve_mount(path, &surroundings(settings, environment))?, *rights));
     }
     others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), Rights::ReadWrite)));
-    let workspace = mount(alias, workspace.to_owned(), Rights::ReadWrite);
+    Ok((mount(alias, workspace.to_owned(), Rights::ReadWrite), others))
+}
+
+/// A name for each directory by its alias: what is granted on one does not hold for the next that is called the same.
+fn directories((workspace, others): &(MountSpec, Vec<MountSpec>)) -> BTreeMap<String, String> {
+    let named = |mount: &MountSpec| (mount.alias.clone(), content_id(mount.path.as_os_str().as_encoded_bytes()));
+    std::iter::once(workspace).chain(others).map(named).collect()
+}
+
+fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) -> Result<Fence, WireError> {
     let options = Options {
         backend: Backend::Best,
         durability: settings.durability,

@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use ringfence_kernel::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance};
+use ringfence_kernel::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Word};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
@@ -43,14 +43,14 @@ impl Person {
 }
 
 impl Approver for Person {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         self.asked.lock().unwrap().push(request.clone());
         if let Some(act) = self.meanwhile.lock().unwrap().take() {
             act();
         }
         let approval = Approval { assurance: Assurance::Person, by: None };
         let response = ApprovalResponse { approved: self.approves, ..ApprovalResponse::default() };
-        Box::pin(ready(Answered { response, approval }))
+        Box::pin(ready(Word::Now(Answered { response, approval })))
     }
 }
 

@@ -6,7 +6,7 @@ use ringfence_kernel::{Answered, Approval, Assurance, ErrorKind, Principal};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::road::{Setup, assert_error, change, json, no, yes};
+use crate::road::{Script, Setup, assert_error, change, json, no, yes};
 
 #[tokio::test]
 async fn what_is_approved_runs_and_knows_it() {
@@ -148,7 +148,7 @@ async fn nobody_answering_in_time_is_a_no() {
     let waited = asked.elapsed();
     let limit = road.session.limits.approval_time;
     assert!(waited >= limit && waited < limit + Duration::from_secs(1), "{waited:?}");
-    assert!(road.host.pending().unwrap().is_empty());
+    assert!(road.pending().is_empty());
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask".to_owned()], 0));
 }
 
@@ -160,7 +160,7 @@ async fn waiting_for_an_answer_does_not_count_as_working() {
     tokio::time::advance(road.session.limits.call_time * 2).await;
     tokio::task::yield_now().await;
     assert!(!call.is_finished());
-    assert_eq!(road.host.pending().unwrap().len(), 1);
+    assert_eq!(road.pending().len(), 1);
     call.abort();
 }
 
@@ -168,15 +168,15 @@ async fn waiting_for_an_answer_does_not_count_as_working() {
 async fn a_request_is_in_the_store_while_it_waits_and_gone_afterwards() {
     let road = Setup::default().road();
     let cancel = CancellationToken::new();
-    assert!(road.host.pending().unwrap().is_empty());
+    assert!(road.pending().is_empty());
     let call = road.start(&json!({"path": "ask"}), &cancel);
     road.somebody.bell.notified().await;
-    let pending = road.host.pending().unwrap();
+    let pending = road.pending();
     assert_eq!(pending.len(), 1);
     assert_eq!((pending[0].step_id.as_str(), &pending[0].args), ("1", &json!({"path": "ask"})));
     cancel.cancel();
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
-    assert!(road.host.pending().unwrap().is_empty());
+    assert!(road.pending().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,10 +184,10 @@ async fn a_request_whose_call_is_dropped_leaves_the_store() {
     let road = Setup::default().road();
     let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
     road.somebody.bell.notified().await;
-    assert_eq!(road.host.pending().unwrap().len(), 1);
+    assert_eq!(road.pending().len(), 1);
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
-    assert!(road.host.pending().unwrap().is_empty());
+    assert!(road.pending().is_empty());
     assert_eq!(road.runs(), 0);
 }
 
@@ -196,7 +196,7 @@ async fn every_answer_takes_its_request_out_of_the_store() {
     for answers in [vec![yes()], vec![no()], vec![change(json!({"path": "ask2"})), yes()]] {
         let road = Setup::answering(answers).road();
         road.call(&json!({"path": "ask"})).await;
-        assert!(road.host.pending().unwrap().is_empty());
+        assert!(road.pending().is_empty());
     }
 }
 
@@ -292,4 +292,28 @@ async fn a_refusal_names_the_rule_for_programs() {
     assert_eq!(details, json!({"rule": "by name", "layer": "user"}));
     let denied = json(&road.call(&json!({"path": "deny"})).await)["error"]["details"].clone();
     assert_eq!(denied, json!({"rule": "by name", "layer": "user"}));
+}
+
+#[tokio::test]
+async fn whoever_calls_cannot_approve_it_whatever_their_scopes() {
+    let own = Principal::person("test");
+    let road = Setup::answering([with(Assurance::Person, Some(own), yes())]).road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("cannot approve a call of its own"), "{}", reply.text);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_tool_is_told_who_approved() {
+    let script = Script::run(|args, ticket| {
+        let sure = ticket.approval().map(|approval| approval.assurance);
+        assert_eq!(sure, if args.path == "free" { None } else { Some(Assurance::Relayed) });
+        assert_eq!(ticket.approved(), sure.is_some());
+        ticket.commit()
+    });
+    let road = Setup { script, ..Setup::answering([with(Assurance::Relayed, None, yes())]) }.road();
+    for path in ["ask", "free"] {
+        assert_eq!(road.call(&json!({"path": path})).await.error, None);
+    }
 }

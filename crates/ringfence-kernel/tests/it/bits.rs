@@ -1,14 +1,15 @@
 //! What a session has been through: who raises a bit, when, and what two calls at once come to.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfence_kernel::{
-    Answered, ApprovalRequest, ApprovalResponse, Bit, Bits, ErrorKind, Layer, Policy, Preset, Question, Rule, Rules,
-    Store, StoreLost, ToolError, Touch, Verdict,
+    Answered, Bit, Bits, ErrorKind, Layer, MemoryStore, Policy, Preset, Question, Rule, Rules, Store, ToolError, Touch,
+    Verdict,
 };
 use serde_json::{Value, json};
 
-use crate::road::{Road, Script, Setup, Somebody, assert_error, change, json, no, yes};
+use crate::road::{Hooked, Road, Script, Setup, Somebody, assert_error, change, json, no, yes};
 
 fn rules(texts: impl IntoIterator<Item = Value>) -> Rules {
     let rule = |text: Value| Rule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
@@ -122,32 +123,19 @@ impl Policy for Meanwhile {
     }
 }
 
-/// A store that is slow: while it opens the first request, another call reads a secret.
-#[derive(Debug)]
-struct SlowStore {
-    bits: Bits,
-}
-
-impl Store for SlowStore {
-    fn open_request(&self, _: &ApprovalRequest) -> Result<(), StoreLost> {
-        self.bits.raise(Bit::ReadSecret);
-        Ok(())
-    }
-
-    fn close_request(&self, _: &str, _: &ApprovalResponse) -> Result<(), StoreLost> {
-        Ok(())
-    }
-
-    fn pending(&self) -> Result<Vec<ApprovalRequest>, StoreLost> {
-        Ok(Vec::new())
-    }
-}
-
 /// A road on which a secret is read while somebody is asked.
 fn asked_meanwhile(answers: impl IntoIterator<Item = Answered>, policy: Rules) -> Road {
     let bits = Bits::default();
     bits.raise(Bit::SawUntrusted);
-    let store = Box::new(SlowStore { bits: bits.clone() });
+    let raised = bits.clone();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    // While the store opens the first request, another call reads a secret.
+    let store = Hooked::new(&store, move |step| {
+        if step == "open_request" {
+            raised.raise(Bit::ReadSecret);
+        }
+        Ok(())
+    });
     Setup { bits, store, policy: Box::new(policy), ..Setup::answering(answers) }.road()
 }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
-use ringfence_kernel::{
-    ApprovalRequest, ApprovalResponse, ErrorKind, Fatal, Principal, Store, StoreLost, ToolError, Verb,
-};
+use ringfence_kernel::{DeskError, ErrorKind, Fatal, MemoryStore, Principal, Store, StoreLost, ToolError, Verb};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::road::{Script, Setup, Trace, assert_error, json, no};
+use crate::road::{Hooked, Script, Setup, Trace, assert_error, json, no};
 
 #[tokio::test]
 async fn a_call_that_runs_is_recorded_before_and_after() {
@@ -122,30 +121,20 @@ async fn an_end_that_cannot_be_recorded_ends_the_run() {
 }
 
 /// A store that is gone.
-#[derive(Debug)]
-struct Gone;
-
-impl Store for Gone {
-    fn open_request(&self, _: &ApprovalRequest) -> Result<(), StoreLost> {
-        Err(StoreLost(std::io::Error::other("gone")))
-    }
-
-    fn close_request(&self, _: &str, _: &ApprovalResponse) -> Result<(), StoreLost> {
-        Err(StoreLost(std::io::Error::other("gone")))
-    }
-
-    fn pending(&self) -> Result<Vec<ApprovalRequest>, StoreLost> {
-        Err(StoreLost(std::io::Error::other("gone")))
-    }
+fn gone() -> Box<Hooked> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    Hooked::new(&store, |_| Err(StoreLost(std::io::Error::other("gone"))))
 }
 
 #[tokio::test]
 async fn without_a_store_nobody_is_asked_and_nothing_runs() {
-    let road = Setup { store: Box::new(Gone), ..Setup::default() }.road();
+    let road = Setup { store: gone(), ..Setup::default() }.road();
     let fatal = road.try_call("act", r#"{"path":"ask"}"#, &CancellationToken::new()).await.unwrap_err();
     assert!(matches!(fatal, Fatal::Store(_)), "{fatal:?}");
     assert!(road.somebody.questions().is_empty());
-    assert!(matches!(road.host.pending(), Err(Fatal::Store(_))));
+    let somebody = Principal::person("somebody");
+    let pending = road.host.desk(&somebody).pending(SystemTime::now());
+    assert!(matches!(pending, Err(DeskError::Store(_))), "{pending:?}");
     assert_eq!(road.runs(), 0);
 }
 

@@ -5,12 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Body,
-    Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Host, Layer, Limits, MemoryStore, Moment, NET, Parts,
-    Place, Plan, Policy, Preview, Principal, Question, Record, Registry, Reply, Scope, Session, Store, Ticket, Tool,
-    ToolCall, ToolError, Touch, Verb, Verdict,
+    Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Grant, Host, Layer, Limits, MemoryStore, Moment, NET,
+    Parts, Place, Plan, Policy, Preview, Principal, Put, Question, Record, Registry, Reply, Session, Store, StoreLost,
+    Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict, Word,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -140,7 +141,9 @@ impl Policy for ByName {
 /// Somebody who answers what the test wrote down, in order, and then no more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Somebody {
-    answers: Arc<Mutex<VecDeque<Answered>>>,
+    pub(crate) answers: Arc<Mutex<VecDeque<Answered>>>,
+    /// Puts off what is not written down.
+    pub(crate) puts_off: bool,
     pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
     /// One more question was put.
     pub(crate) bell: Arc<Notify>,
@@ -157,11 +160,12 @@ impl Somebody {
 }
 
 impl Approver for Somebody {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'a>> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         self.asked.lock().unwrap().push(request.clone());
         self.bell.notify_one();
         match self.answers.lock().unwrap().pop_front() {
-            Some(answer) => Box::pin(std::future::ready(answer)),
+            Some(answer) => Box::pin(std::future::ready(Word::Now(answer))),
+            None if self.puts_off => Box::pin(std::future::ready(Word::Later)),
             None => Box::pin(std::future::pending()),
         }
     }
@@ -176,13 +180,96 @@ pub(crate) fn no() -> Answered {
 }
 
 pub(crate) fn change(arguments: Value) -> Answered {
-    by_person(ApprovalResponse { approved: true, modified_args: Some(arguments), reason: None })
+    by_person(ApprovalResponse { approved: true, modified_args: Some(arguments), ..ApprovalResponse::default() })
 }
 
 /// An answer that somebody gave at a terminal of ours.
-fn by_person(response: ApprovalResponse) -> Answered {
-    let by = Principal { name: "somebody".to_owned(), scopes: [Scope::Approve].into() };
-    Answered { response, approval: Approval { assurance: Assurance::Person, by: Some(by) } }
+pub(crate) fn by_person(response: ApprovalResponse) -> Answered {
+    Answered { response, approval: Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) } }
+}
+
+type StoreHook = Box<dyn Fn(&str) -> Result<(), StoreLost> + Send + Sync>;
+
+/// A store that others hold too, and something that happens before each of its steps.
+pub(crate) struct Hooked {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) before: StoreHook,
+}
+
+impl Hooked {
+    pub(crate) fn shared(store: &Arc<dyn Store>) -> Box<Self> {
+        Self::new(store, |_| Ok(()))
+    }
+
+    pub(crate) fn new(
+        store: &Arc<dyn Store>,
+        before: impl Fn(&str) -> Result<(), StoreLost> + Send + Sync + 'static,
+    ) -> Box<Self> {
+        Box::new(Self { store: Arc::clone(store), before: Box::new(before) })
+    }
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl Store for Hooked {
+    fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost> {
+        (self.before)("open_request")?;
+        self.store.open_request(request)
+    }
+
+    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost> {
+        (self.before)("request")?;
+        self.store.request(id)
+    }
+
+    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost> {
+        (self.before)("pending")?;
+        self.store.pending(now)
+    }
+
+    fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost> {
+        (self.before)("answer")?;
+        self.store.answer(id, answered, now)
+    }
+
+    fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost> {
+        (self.before)("answer_of")?;
+        self.store.answer_of(id)
+    }
+
+    fn close(&self, id: &str) -> Result<(), StoreLost> {
+        (self.before)("close")?;
+        self.store.close(id)
+    }
+
+    fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost> {
+        (self.before)("add_grant")?;
+        self.store.add_grant(grant)
+    }
+
+    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost> {
+        (self.before)("grants")?;
+        self.store.grants(now)
+    }
+
+    fn revoke(&self, id: &str) -> Result<bool, StoreLost> {
+        (self.before)("revoke")?;
+        self.store.revoke(id)
+    }
+
+    fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {
+        (self.before)("use_once")?;
+        self.store.use_once(nonce, expires, now)
+    }
+
+    fn key(&self) -> Result<[u8; 32], StoreLost> {
+        (self.before)("key")?;
+        self.store.key()
+    }
 }
 
 /// Keeps records as short lines. After `room` of them the sink is full and fails.
@@ -253,6 +340,9 @@ pub(crate) struct Setup {
     pub(crate) principal: Principal,
     pub(crate) bits: Bits,
     pub(crate) workers: usize,
+    /// What the workspace is, where something may be granted on it.
+    pub(crate) directory: Option<&'static str>,
+    pub(crate) limits: Limits,
 }
 
 impl Default for Setup {
@@ -267,6 +357,8 @@ impl Default for Setup {
             principal: Principal::agent("test"),
             bits: Bits::default(),
             workers: 4,
+            directory: None,
+            limits: Limits::of(Dialect::Standard),
         }
     }
 }
@@ -296,7 +388,7 @@ impl Setup {
             principal: self.principal,
             dialect: Dialect::Standard,
             agent: None,
-            limits: Limits::of(Dialect::Standard),
+            limits: self.limits,
             catalog: registry.catalog(Dialect::Standard, &Choice::default()).unwrap(),
             bits: self.bits,
         };
@@ -307,6 +399,8 @@ impl Setup {
             store: self.store,
             workers: self.workers,
         });
+        let directories = self.directory.map(|directory| ("workspace".to_owned(), directory.to_owned()));
+        let host = host.with_grants(directories.into_iter().collect());
         Road { host, session: Arc::new(session), somebody: self.somebody, trace: self.trace, runs }
     }
 }
@@ -340,6 +434,12 @@ impl Road {
     pub(crate) fn start(&self, arguments: &Value, cancel: &CancellationToken) -> tokio::task::JoinHandle<Reply> {
         let (road, arguments, cancel) = (self.clone(), arguments.to_string(), cancel.clone());
         tokio::spawn(async move { road.try_call("act", &arguments, &cancel).await.unwrap() })
+    }
+
+    /// The requests that wait for somebody.
+    pub(crate) fn pending(&self) -> Vec<ApprovalRequest> {
+        let somebody = Principal::person("somebody");
+        self.host.desk(&somebody).pending(SystemTime::now()).unwrap()
     }
 
     /// How often the tool ran.

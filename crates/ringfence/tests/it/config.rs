@@ -30,6 +30,8 @@ impl Layers {
             config: Some(below("config")),
             state: Some(below("state")),
             config_file: None,
+            user: None,
+            editor: None,
         }
     }
 
@@ -164,7 +166,7 @@ fn the_examples_say_the_defaults() {
         let said = layers.load(&Flags { config: Some(example), ..Flags::default() }).unwrap();
         assert_eq!((said.dialect, said.preset, said.limits), (plain.dialect, plain.preset, plain.limits));
         assert_eq!((said.durability, said.names, said.log), (plain.durability, plain.names, plain.log));
-        assert_eq!(said.audit_heads, plain.audit_heads);
+        assert_eq!((said.audit_heads, said.unattended), (plain.audit_heads, plain.unattended));
         assert_eq!(
             (said.tools.allow, said.tools.deny, said.mounts),
             (plain.tools.allow, plain.tools.deny, plain.mounts)

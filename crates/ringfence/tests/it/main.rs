@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
 
+mod approval_table;
 mod audit;
 mod cli;
 mod config;
@@ -14,4 +15,8 @@ mod processes;
 mod runs;
 mod seed_crewagent;
 mod site;
+mod store;
+#[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
+mod store_suite;
+mod terminal;
 mod undo;

@@ -134,7 +134,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would overwrite `docs/a.md`, and nobody is here to approve it; `--preset edits` allows changes inside the workspace","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would overwrite `docs/a.md`, and nobody is here to approve it; at a terminal you would be asked, and `--preset edits` allows changes inside the workspace","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(

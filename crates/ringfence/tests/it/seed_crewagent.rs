@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
+use ringfence::approve::nobody;
 use ringfence::config::{Environment, Flags, Mounted, load};
 use ringfence::wire::wire;
 use ringfence_fs::Rights;
@@ -473,8 +474,10 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         config: None,
         state: Some(run.site.state.clone()),
         config_file: None,
+        user: None,
+        editor: None,
     };
-    let wired = wire(load(&flags, &environment).unwrap(), &environment).unwrap();
+    let wired = wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let messages: Vec<Value> = message["tool_calls"]
         .as_array()

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -72,8 +72,16 @@ impl Site {
         self.directory.path()
     }
 
-    /// Any program, in the environment of this site.
+    /// Any program, in the environment of this site and without the terminal of whoever runs the tests.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.program_at_terminal(program);
+        // A program in the background has no business at the terminal.
+        command.process_group(0);
+        command
+    }
+
+    /// Any program, in the environment of this site.
+    pub(crate) fn program_at_terminal(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .env_clear()

@@ -1,0 +1,132 @@
+//! Bringing a call back that was put off until its answer.
+//!
+//! The token says which call and what was shown; the store says what was answered. The call is planned again, and runs
+//! only if the plan is the one that was approved. A token is good for one run, for who got it, until it expires.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::ask::not_yet;
+use crate::gate::{Answer, Asker};
+use crate::grants::rule_line;
+use crate::host::{Asked, Leg, moved};
+use crate::seal::Sealed;
+use crate::{
+    Answered, ApprovalRequest, Decision, ErrorKind, Fatal, Host, Reply, Session, Suspended, ToolCall, ToolError,
+};
+
+impl Host {
+    /// Goes on with a call that was suspended. While nobody answered, the reply says so and the token stays good.
+    pub async fn resume(
+        &self,
+        session: &Arc<Session>,
+        token: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        let key = self.in_store(|store| store.key()).await?;
+        let opened = Sealed::open(token, &key).filter(|sealed| sealed.principal == session.principal.name);
+        let Some(sealed) = opened else {
+            let nothing = String::new;
+            let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
+            return self.trip(session, call).refuse(&[], &refused("the token is not one that was given to you"));
+        };
+        let call = ToolCall { id: sealed.call.clone(), name: sealed.tool.clone(), arguments: sealed.arguments.clone() };
+        let (request, answered) = match self.answer_to(&sealed).await? {
+            Found::Answered(found) => *found,
+            Found::Nothing(why) => return self.trip(session, call).refuse(&[], &refused(why)),
+            Found::NotYet => {
+                let reply = self.trip(session, call).refuse(&[], &not_yet(&sealed.request))?;
+                let suspended = Suspended { token: token.to_owned(), request: sealed.request };
+                return Ok(Reply { suspended: Some(suspended), ..reply });
+            }
+        };
+        self.go_on(session, call, Comeback { sealed, request, answered }, cancel).await
+    }
+
+    /// What was answered, if this token may still be used. Then it is used up.
+    async fn answer_to(&self, sealed: &Sealed) -> Result<Found, Fatal> {
+        let Sealed { request: id, nonce, expires, .. } = sealed.clone();
+        self.in_store(move |store| {
+            let now = SystemTime::now();
+            if expires <= now {
+                return Ok(Found::Nothing("the token has expired"));
+            }
+            let found = store.request(&id)?;
+            let answered = store.answer_of(&id)?;
+            match (found, answered) {
+                (Some(_), None) => Ok(Found::NotYet),
+                (Some(request), Some(answered)) if store.use_once(&nonce, expires, now)? => {
+                    store.close(&id)?;
+                    Ok(Found::Answered(Box::new((request, answered))))
+                }
+                _ => Ok(Found::Nothing("the token was used already")),
+            }
+        })
+        .await
+    }
+
+    async fn go_on(
+        &self,
+        session: &Arc<Session>,
+        call: ToolCall,
+        comeback: Comeback,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        let (trip, offer) = match self.depart(session, call)? {
+            Ok(departed) => departed,
+            Err(reply) => return Ok(reply),
+        };
+        // A no needs no second look.
+        if !comeback.answered.response.approved {
+            let said = comeback.answered.response.reason.unwrap_or_default();
+            let and = if said.is_empty() { "" } else { ", and " };
+            let message = format!("not approved: {}{and}{said}", comeback.request.reason);
+            return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
+        }
+        let again = Arc::clone(&offer);
+        let leg = self.on_worker(&trip, cancel, move |trip, signal| trip.look_again(again.as_ref(), signal)).await?;
+        let asked = match leg {
+            Leg::Done(reply) => return Ok(reply),
+            Leg::Asked(asked) => asked,
+        };
+        if !comeback.is_about(&asked) {
+            return trip.refuse(&asked.touches, &moved());
+        }
+        let may_grant = asked.shown.grant.as_ref().and_then(rule_line) == comeback.request.grant
+            && comeback.request.grant.is_some();
+        let asker = Asker { verdict: &asked.shown.verdict, principal: &session.principal, may_grant };
+        let answer = Answer::of(comeback.answered, &asker);
+        self.heed(trip, offer, asked, answer, cancel).await
+    }
+}
+
+/// What the store knows about the request of a token.
+enum Found {
+    Answered(Box<(ApprovalRequest, Answered)>),
+    NotYet,
+    Nothing(&'static str),
+}
+
+/// A call on its way back.
+struct Comeback {
+    sealed: Sealed,
+    request: ApprovalRequest,
+    answered: Answered,
+}
+
+impl Comeback {
+    /// Whether a plan is the one that was shown, and is asked about for the same reason, if at all.
+    fn is_about(&self, asked: &Asked) -> bool {
+        let (verdict, request) = (&asked.shown.verdict, &self.request);
+        let same_question =
+            verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
+        asked.shown.preview.fingerprint() == self.sealed.fingerprint
+            && (verdict.decision == Decision::Allow || same_question)
+    }
+}
+
+fn refused(why: &str) -> ToolError {
+    ToolError::new(ErrorKind::ApprovalDenied, format!("{why}; nothing was done"))
+}

@@ -1,0 +1,166 @@
+//! What every store promises, whatever it is made of. The stores of other crates are held to the same.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Layer, Principal, Put, RuleText, Store,
+};
+use serde_json::json;
+
+/// So many seconds after some day.
+pub(crate) fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
+}
+
+/// A request that was opened then and may be answered for ten seconds.
+pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
+    ApprovalRequest {
+        id: id.to_owned(),
+        step_id: "call \u{1b}[31m".to_owned(),
+        session: "s".to_owned(),
+        principal: "the agent".to_owned(),
+        agent: Some("writer".to_owned()),
+        tool: "write_file".to_owned(),
+        args: json!({"path": "a", "content": "\u{0}é'\"; drop table requests"}),
+        reason: "because".to_owned(),
+        rule: "preset ask".to_owned(),
+        layer: Layer::Preset,
+        assurance: Assurance::Relayed,
+        summary: String::new(),
+        secret: false,
+        preview: "replace `a`".to_owned(),
+        fingerprint: "f".to_owned(),
+        grant: Some("{ decision = \"allow\" }".to_owned()),
+        opened: at(opened),
+        expires: at(opened + 10),
+    }
+}
+
+pub(crate) fn answer(by: &str) -> Answered {
+    let response = ApprovalResponse {
+        approved: true,
+        modified_args: Some(json!({"path": "b"})),
+        reason: Some(by.to_owned()),
+        ..ApprovalResponse::default()
+    };
+    Answered { response, approval: Approval { assurance: Assurance::Person, by: Some(Principal::person(by)) } }
+}
+
+fn grant(id: &str, until: u64) -> Grant {
+    Grant {
+        id: id.to_owned(),
+        rule: RuleText { decision: "allow".to_owned(), path: Some(vec!["./a".to_owned()]), ..RuleText::default() },
+        directory: "d".to_owned(),
+        by: "somebody".to_owned(),
+        since: at(0),
+        until: at(until),
+    }
+}
+
+/// Holds a store that is still empty to everything.
+pub(crate) fn check(store: &dyn Store) {
+    requests_are_kept_until_they_are_closed(store);
+    the_first_answer_counts(store);
+    what_is_late_does_not_count(store);
+    of_many_answers_at_once_one_is_first(store);
+    grants_hold_until_they_end_or_are_taken_back(store);
+    a_word_is_used_once(store);
+    assert_eq!(store.key().unwrap(), store.key().unwrap());
+    assert_ne!(store.key().unwrap(), [0; 32]);
+}
+
+fn ids(requests: &[ApprovalRequest]) -> Vec<&str> {
+    requests.iter().map(|request| request.id.as_str()).collect()
+}
+
+fn requests_are_kept_until_they_are_closed(store: &dyn Store) {
+    assert!(store.pending(at(0)).unwrap().is_empty());
+    store.open_request(&request("z", 0)).unwrap();
+    store.open_request(&request("a", 1)).unwrap();
+    assert_eq!(store.pending(at(1)).unwrap(), [request("z", 0), request("a", 1)]);
+    assert_eq!(store.request("a").unwrap(), Some(request("a", 1)));
+    assert_eq!(store.request("b").unwrap(), None);
+    store.close("z").unwrap();
+    store.close("never there").unwrap();
+    assert_eq!(ids(&store.pending(at(1)).unwrap()), ["a"]);
+    assert_eq!((store.request("z").unwrap(), store.answer_of("z").unwrap()), (None, None));
+    store.close("a").unwrap();
+}
+
+fn the_first_answer_counts(store: &dyn Store) {
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), Put::Unknown);
+    store.open_request(&request("a", 0)).unwrap();
+    assert_eq!(store.answer_of("a").unwrap(), None);
+    assert_eq!(store.answer("a", &answer("x"), at(1)).unwrap(), Put::First);
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), Put::Already);
+    assert_eq!(store.answer_of("a").unwrap(), Some(answer("x")));
+    assert!(store.pending(at(2)).unwrap().is_empty());
+    store.close("a").unwrap();
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), Put::Unknown);
+    assert_eq!(store.answer_of("a").unwrap(), None);
+}
+
+fn what_is_late_does_not_count(store: &dyn Store) {
+    store.open_request(&request("a", 0)).unwrap();
+    assert_eq!(ids(&store.pending(at(9)).unwrap()), ["a"]);
+    assert!(store.pending(at(10)).unwrap().is_empty());
+    assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), Put::Expired);
+    assert_eq!(store.answer_of("a").unwrap(), None);
+    // What nobody closed, because its process died, goes with the next one.
+    store.open_request(&request("b", 20)).unwrap();
+    assert_eq!(store.request("a").unwrap(), None);
+    store.close("b").unwrap();
+}
+
+fn of_many_answers_at_once_one_is_first(store: &dyn Store) {
+    for round in 0..20 {
+        let id = format!("race {round}");
+        store.open_request(&request(&id, 0)).unwrap();
+        let first = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for by in ["a", "b", "c", "d"] {
+                let (id, first) = (&id, &first);
+                scope.spawn(move || match store.answer(id, &answer(by), at(1)).unwrap() {
+                    Put::First => {
+                        first.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(store.answer_of(id).unwrap(), Some(answer(by)));
+                    }
+                    put => assert_eq!(put, Put::Already),
+                });
+            }
+        });
+        assert_eq!(first.load(Ordering::SeqCst), 1);
+        store.close(&id).unwrap();
+    }
+}
+
+fn grants_hold_until_they_end_or_are_taken_back(store: &dyn Store) {
+    assert!(store.grants(at(0)).unwrap().is_empty());
+    for (id, until) in [("g2", 10), ("g1", 20)] {
+        store.add_grant(&grant(id, until)).unwrap();
+    }
+    assert_eq!(store.grants(at(9)).unwrap(), [grant("g2", 10), grant("g1", 20)]);
+    assert_eq!(store.grants(at(10)).unwrap(), [grant("g1", 20)]);
+    assert!(store.revoke("g1").unwrap());
+    assert!(!store.revoke("g1").unwrap());
+    assert!(!store.revoke("never there").unwrap());
+    assert!(store.grants(at(10)).unwrap().is_empty());
+    assert!(store.revoke("g2").unwrap());
+}
+
+fn a_word_is_used_once(store: &dyn Store) {
+    assert!(store.use_once("n", at(10), at(0)).unwrap());
+    assert!(!store.use_once("n", at(10), at(9)).unwrap());
+    assert!(store.use_once("m", at(10), at(9)).unwrap());
+    let wins = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let wins = &wins;
+            scope.spawn(move || {
+                wins.fetch_add(usize::from(store.use_once("race", at(10), at(0)).unwrap()), Ordering::SeqCst)
+            });
+        }
+    });
+    assert_eq!(wins.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,204 @@
+//! A call that waits for its answer elsewhere, or is put off and brought back.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{
+    ApprovalResponse, Assurance, Dialect, ErrorKind, Limits, MemoryStore, Principal, Reply, Store, Suspended,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::road::{Hooked, Road, Script, Setup, Somebody, assert_error, json};
+
+fn memory() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::default())
+}
+
+/// A road whose approver puts everything off.
+fn putting_off(store: &Arc<dyn Store>) -> Setup {
+    let somebody = Somebody { puts_off: true, ..Somebody::default() };
+    Setup { somebody, store: Hooked::shared(store), ..Setup::default() }
+}
+
+fn response(approved: bool) -> ApprovalResponse {
+    ApprovalResponse { approved, ..ApprovalResponse::default() }
+}
+
+impl Road {
+    fn answer(&self, request: &str, response: ApprovalResponse) {
+        let person = Principal::person("the person");
+        let desk = self.host.desk(&person);
+        desk.answer(request, response, Assurance::Person, SystemTime::now()).unwrap();
+    }
+
+    async fn put_off(&self, arguments: &Value) -> Suspended {
+        let reply = self.call(arguments).await;
+        assert_error(&reply, ErrorKind::ApprovalDenied);
+        let suspended = reply.suspended.clone().unwrap();
+        let details = json(&reply)["error"]["details"].clone();
+        assert_eq!(details, json!({"pending": true, "request": suspended.request}));
+        suspended
+    }
+
+    async fn resume(&self, token: &str) -> Reply {
+        self.host.resume(&self.session, token, &CancellationToken::new()).await.unwrap()
+    }
+}
+
+#[track_caller]
+fn refused(reply: &Reply, why: &str) {
+    assert_error(reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains(why), "{}", reply.text);
+    assert_eq!(reply.suspended, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_another_front_ends_the_waiting() {
+    for (said, runs) in [(true, 1), (false, 0)] {
+        let store = memory();
+        let road = Setup { store: Hooked::shared(&store), ..Setup::default() }.road();
+        let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
+        road.somebody.bell.notified().await;
+        let id = road.pending()[0].id.clone();
+        road.answer(&id, response(said));
+        let reply = call.await.unwrap();
+        assert_eq!((reply.error.is_none(), road.runs()), (said, runs), "{}", reply.text);
+        assert!(store.request(&id).unwrap().is_none());
+        if said {
+            assert_eq!(*road.trace.permissions.lock().unwrap(), ["user by name the person"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_answers_at_the_same_time_but_second_is_overruled() {
+    let store = memory();
+    let inside = Arc::clone(&store);
+    // Right before our own approver's yes is put, somebody else says no.
+    let hooked = Hooked::new(&store, move |step| {
+        if step == "answer" {
+            let pending = inside.pending(SystemTime::now())?;
+            let no = crate::road::by_person(response(false));
+            inside.answer(&pending[0].id, &no, SystemTime::now()).map(drop)?;
+        }
+        Ok(())
+    });
+    let road = Setup { store: hooked, ..Setup::answering([crate::road::yes()]) }.road();
+    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_was_put_off_runs_once_when_it_is_approved() {
+    let store = memory();
+    let road = putting_off(&store).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    assert_eq!(road.trace.lines(), ["refused ApprovalDenied ask"]);
+    let early = road.resume(&token).await;
+    assert_error(&early, ErrorKind::ApprovalDenied);
+    assert_eq!(early.suspended, Some(Suspended { token: token.clone(), request: request.clone() }));
+    road.answer(&request, response(true));
+    let reply = road.resume(&token).await;
+    assert_eq!(
+        (json(&reply)["value"].clone(), reply.call_id.as_str()),
+        (json!({"path": "ask", "approved": true}), "1")
+    );
+    refused(&road.resume(&token).await, "used already");
+    assert_eq!(road.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_was_put_off_and_denied_does_not_run() {
+    let road = putting_off(&memory()).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, ApprovalResponse { reason: Some("not today".to_owned()), ..response(false) });
+    refused(&road.resume(&token).await, "not today");
+    refused(&road.resume(&token).await, "used already");
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_request_outlives_the_host_that_opened_it() {
+    let store = memory();
+    let Suspended { token, request } = putting_off(&store).road().put_off(&json!({"path": "ask"})).await;
+    let later = putting_off(&store).road();
+    assert_eq!(later.pending()[0].id, request);
+    later.answer(&request, response(true));
+    assert_eq!(later.resume(&token).await.error, None);
+    assert_eq!(later.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_token_of_another_store_or_principal_is_refused() {
+    let store = memory();
+    let road = putting_off(&store).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, response(true));
+    let stranger = Setup { principal: Principal::agent("another"), ..putting_off(&store) }.road();
+    refused(&stranger.resume(&token).await, "not one that was given to you");
+    refused(&putting_off(&memory()).road().resume(&token).await, "not one that was given to you");
+    for altered in [String::new(), "rf1.".to_owned(), format!("{token}x"), token.replacen('.', "_", 1)] {
+        refused(&road.resume(&altered).await, "not one that was given to you");
+    }
+    // None of this used it up.
+    assert_eq!(road.resume(&token).await.error, None);
+}
+
+#[tokio::test]
+async fn a_late_token_is_refused() {
+    let limits = Limits { approval_time: Duration::from_millis(1), ..Limits::of(Dialect::Standard) };
+    let road = Setup { limits, ..putting_off(&memory()) }.road();
+    let Suspended { token, .. } = road.put_off(&json!({"path": "ask"})).await;
+    while !road.pending().is_empty() {
+        std::thread::yield_now();
+    }
+    refused(&road.resume(&token).await, "expired");
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_target_that_changed_before_the_call_came_back_is_a_conflict() {
+    let road = putting_off(&memory()).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask/moving"})).await;
+    road.answer(&request, response(true));
+    assert_error(&road.resume(&token).await, ErrorKind::Conflict);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_plan_that_fails_when_the_call_comes_back_fails_it() {
+    let script = Script::plan(|_, _| {
+        static LOOKS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        match LOOKS.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => Err(ringfence_kernel::ToolError::new(ErrorKind::NotFound, "it went away")),
+        }
+    });
+    let road = Setup { script, ..putting_off(&memory()) }.road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, response(true));
+    assert_error(&road.resume(&token).await, ErrorKind::NotFound);
+    assert_eq!(road.runs(), 0);
+}
+
+#[tokio::test]
+async fn arguments_that_were_changed_go_the_same_way_as_ever() {
+    let changed = |path: &str| ApprovalResponse { modified_args: Some(json!({"path": path})), ..response(true) };
+    let road = putting_off(&memory()).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, changed("ask/below"));
+    let reply = road.resume(&token).await;
+    assert_eq!(json(&reply)["value"], json!({"path": "ask/below", "approved": true}));
+    assert_eq!(json(&reply)["modified"], true);
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, changed("ask/deny"));
+    assert_error(&road.resume(&token).await, ErrorKind::PermissionDenied);
+    // Another target is another question, and can be put off again.
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, changed("ask2"));
+    let again = road.resume(&token).await.suspended.unwrap();
+    road.answer(&again.request, response(true));
+    assert_eq!(json(&road.resume(&again.token).await)["value"]["path"], "ask2");
+    assert_eq!(road.runs(), 2);
+}

@@ -1,0 +1,63 @@
+//! What `ringfence approvals` and `ringfence policy grants` say, as text.
+//!
+//! Everything that an agent may have written is shown with escapes for what cannot be seen.
+//!
+//! Not here: printing (`cli.rs`), and the dialog (`dialog.rs`).
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use ringfence_kernel::{ApprovalRequest, Grant};
+
+use crate::visible::{visible, visible_lines};
+
+/// A line for each request.
+pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
+    let mut text = String::new();
+    for ApprovalRequest { id, principal, tool, reason, expires, .. } in requests {
+        let left = expires.duration_since(now).unwrap_or_default().as_secs();
+        let (principal, tool, reason) = (visible(principal), visible(tool), visible(reason));
+        let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}");
+    }
+    text
+}
+
+/// Everything about one request.
+pub(crate) fn show(request: &ApprovalRequest) -> String {
+    let args = serde_json::to_string_pretty(&request.args).unwrap_or_default();
+    let lines = [
+        ("request", request.id.as_str()),
+        ("principal", &request.principal),
+        ("agent", request.agent.as_deref().unwrap_or_default()),
+        ("session", &request.session),
+        ("call", &request.step_id),
+        ("tool", &request.tool),
+        ("reason", &request.reason),
+        ("rule", &request.rule),
+        ("layer", request.layer.name()),
+        ("answer", request.assurance.name()),
+        ("always", request.grant.as_deref().unwrap_or_default()),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "{name}: {}", visible(value));
+    }
+    for (name, block) in [("preview", request.preview.as_str()), ("arguments", &args)] {
+        let _ = writeln!(text, "{name}:");
+        for line in visible_lines(block) {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+/// A line for each grant.
+pub(crate) fn grants(grants: &[Grant]) -> String {
+    let mut text = String::new();
+    for grant in grants {
+        let until = humantime::format_rfc3339_seconds(grant.until);
+        let rule = grant.checked().map(|rule| rule.to_string()).unwrap_or_default();
+        let _ = writeln!(text, "{}  until {until}  by {}  {}", grant.id, visible(&grant.by), visible(&rule));
+    }
+    text
+}

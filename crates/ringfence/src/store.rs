@@ -1,0 +1,299 @@
+//! The store on disk: one SQLite file in the state directory, shared by every process of this user.
+//!
+//! Requests, answers and grants are on disk before anybody is told of them, and survive a restart. The file is made at
+//! the first write, so that whoever never asks never has one. A file that is damaged, or was made by a later version,
+//! is an error that says so: nothing is asked on a guess.
+//!
+//! Not here: who may answer (the kernel's `desk.rs`).
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ringfence_fs::PLAIN_FILE_FLAGS;
+use ringfence_kernel::{Answered, ApprovalRequest, Grant, Put, Store, StoreLost};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The file, below the state directory.
+pub const STORE_FILE: &str = "approvals.db";
+
+/// How long other processes may hold the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What makes each version out of the one before. Only ever added to.
+const MIGRATIONS: &[&str] = &["
+    CREATE TABLE requests (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        body TEXT NOT NULL,
+        expires INTEGER NOT NULL,
+        answer TEXT
+    );
+    CREATE TABLE grants (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        body TEXT NOT NULL,
+        until INTEGER NOT NULL
+    );
+    CREATE TABLE used (nonce TEXT PRIMARY KEY, expires INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) WITHOUT ROWID;
+"];
+
+/// Requests and grants that outlive the process.
+#[derive(Debug)]
+pub struct SqliteStore {
+    file: PathBuf,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl SqliteStore {
+    /// The store of a state directory. Nothing is opened yet.
+    pub fn new(state: &Path) -> Self {
+        Self { file: state.join(STORE_FILE), connection: Mutex::new(None) }
+    }
+
+    /// Reads, where there is something to read: what was never written is empty.
+    fn read<T>(&self, empty: T, work: impl FnOnce(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreLost> {
+        let unopened = self.lock().is_none();
+        if unopened && !self.file.try_exists().map_err(StoreLost)? {
+            return Ok(empty);
+        }
+        self.write(work)
+    }
+
+    fn write<T>(&self, work: impl FnOnce(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreLost> {
+        let mut connection = self.lock();
+        let open = match connection.as_mut() {
+            Some(open) => open,
+            None => connection.insert(open(&self.file).map_err(Fault::lost)?),
+        };
+        work(open).map_err(Fault::lost)
+    }
+
+    /// SQLite ends a transaction by itself where a panic leaves one.
+    fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for SqliteStore {
+    fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let body = json(request)?;
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            change.execute("DELETE FROM requests WHERE expires <= ?1", [nanos(request.opened)])?;
+            let values = params![request.id, body, nanos(request.expires)];
+            change.execute("INSERT INTO requests (id, body, expires) VALUES (?1, ?2, ?3)", values)?;
+            Ok(change.commit()?)
+        })
+    }
+
+    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost> {
+        self.read(None, |connection| {
+            let found = connection.query_row("SELECT body FROM requests WHERE id = ?1", [id], text).optional()?;
+            found.map(|body| parsed(&body)).transpose()
+        })
+    }
+
+    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost> {
+        self.read(Vec::new(), |connection| {
+            let query = "SELECT body FROM requests WHERE answer IS NULL AND expires > ?1 ORDER BY number";
+            all(connection, query, now)
+        })
+    }
+
+    fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost> {
+        self.read(Put::Unknown, |connection| {
+            let values = params![id, json(answered)?, nanos(now)];
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let query = "UPDATE requests SET answer = ?2 WHERE id = ?1 AND answer IS NULL AND expires > ?3";
+            if change.execute(query, values)? == 1 {
+                change.commit()?;
+                return Ok(Put::First);
+            }
+            let query = "SELECT answer IS NULL FROM requests WHERE id = ?1";
+            let open: Option<bool> = change.query_row(query, [id], |row| row.get(0)).optional()?;
+            Ok(match open {
+                None => Put::Unknown,
+                Some(true) => Put::Expired,
+                Some(false) => Put::Already,
+            })
+        })
+    }
+
+    fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost> {
+        self.read(None, |connection| {
+            let query = "SELECT answer FROM requests WHERE id = ?1 AND answer IS NOT NULL";
+            let found = connection.query_row(query, [id], text).optional()?;
+            found.map(|answer| parsed(&answer)).transpose()
+        })
+    }
+
+    fn close(&self, id: &str) -> Result<(), StoreLost> {
+        self.read((), |connection| {
+            connection.execute("DELETE FROM requests WHERE id = ?1", [id])?;
+            Ok(())
+        })
+    }
+
+    fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let values = params![grant.id, json(grant)?, nanos(grant.until)];
+            connection.execute("INSERT INTO grants (id, body, until) VALUES (?1, ?2, ?3)", values)?;
+            Ok(())
+        })
+    }
+
+    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost> {
+        self.read(Vec::new(), |connection| {
+            all(connection, "SELECT body FROM grants WHERE until > ?1 ORDER BY number", now)
+        })
+    }
+
+    fn revoke(&self, id: &str) -> Result<bool, StoreLost> {
+        self.read(false, |connection| Ok(connection.execute("DELETE FROM grants WHERE id = ?1", [id])? > 0))
+    }
+
+    fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {
+        self.write(|connection| {
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            change.execute("DELETE FROM used WHERE expires <= ?1", [nanos(now)])?;
+            let values = params![nonce, nanos(expires)];
+            let first = change.execute("INSERT OR IGNORE INTO used (nonce, expires) VALUES (?1, ?2)", values)? == 1;
+            change.commit()?;
+            Ok(first)
+        })
+    }
+
+    fn key(&self) -> Result<[u8; 32], StoreLost> {
+        self.write(|connection| {
+            let read = |connection: &Connection| {
+                connection.query_row("SELECT key FROM keys WHERE name = 'seal'", [], |row| row.get(0)).optional()
+            };
+            if let Some(key) = read(connection)? {
+                return Ok(key);
+            }
+            let mut key = [0; 32];
+            getrandom::fill(&mut key).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+            // Another process may be first: then its key is everybody's.
+            connection.execute("INSERT OR IGNORE INTO keys (name, key) VALUES ('seal', ?1)", [key])?;
+            read(connection)?.ok_or_else(|| io::Error::other("the key for tokens is missing").into())
+        })
+    }
+}
+
+/// Opens the file, makes it if it is missing, and brings it to this version.
+fn open(file: &Path) -> Result<Connection, Fault> {
+    if let Some(state) = file.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    }
+    let ours = |options: &mut OpenOptions, path: &Path| {
+        options.write(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(path)
+    };
+    // One at a time: SQLite does not wait for whoever else changes the mode of the journal.
+    let lock = ours(OpenOptions::new().create(true), &file.with_extension("lock"))?;
+    lock.lock()?;
+    // Made by us and not by SQLite, so that nobody else may read it from the first moment on. One that is there is not
+    // opened besides SQLite: closing it would end the locks that this process has on it.
+    match ours(OpenOptions::new().create_new(true), file) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+        _ if !std::fs::symlink_metadata(file)?.is_file() => {
+            return Err(io::Error::other(format!("`{STORE_FILE}` in the state directory is no file")).into());
+        }
+        _ => {}
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    migrate(&mut connection)?;
+    Ok(connection)
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+    let version =
+        |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0));
+    let newest = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
+    if version(connection)? == newest {
+        return Ok(());
+    }
+    // Of several processes at once, one does it and the others find it done.
+    let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = version(&change)?;
+    let Some(missing) = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..)) else {
+        return Err(Fault::Newer { found, newest });
+    };
+    for step in missing {
+        change.execute_batch(step)?;
+    }
+    change.pragma_update(None, "user_version", newest)?;
+    Ok(change.commit()?)
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error(
+        "`{STORE_FILE}` in the state directory was made by a later ringfence: version {found}, and this one knows {newest}"
+    )]
+    Newer { found: u32, newest: u32 },
+    #[error(
+        "`{STORE_FILE}` in the state directory is damaged; move it away to go on, and what was allowed for good is \
+         asked about again"
+    )]
+    Damaged(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("other processes hold `{STORE_FILE}` in the state directory for too long")]
+    Busy,
+    #[error(transparent)]
+    Other(rusqlite::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error.into()),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy,
+            // A table that is not there, or has something else in it.
+            None | Some(ErrorCode::Unknown | ErrorCode::TypeMismatch) => Self::Damaged(error.into()),
+            Some(_) => Self::Other(error),
+        }
+    }
+}
+
+impl Fault {
+    fn lost(self) -> StoreLost {
+        StoreLost(io::Error::other(self))
+    }
+}
+
+fn text(row: &rusqlite::Row<'_>) -> rusqlite::Result<String> {
+    row.get(0)
+}
+
+fn all<T: DeserializeOwned>(connection: &Connection, query: &str, now: SystemTime) -> Result<Vec<T>, Fault> {
+    let mut statement = connection.prepare(query)?;
+    let rows = statement.query_map([nanos(now)], text)?;
+    rows.map(|body| parsed(&body?)).collect()
+}
+
+fn json(value: &impl Serialize) -> Result<String, Fault> {
+    serde_json::to_string(value).map_err(|error| Fault::Io(error.into()))
+}
+
+fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+    serde_json::from_str(text).map_err(|error| Fault::Damaged(error.into()))
+}
+
+/// Since 1970. What is later than these numbers reach is as late as they do.
+fn nanos(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

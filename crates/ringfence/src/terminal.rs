@@ -1,0 +1,359 @@
+//! Asking at the terminal that the program was started from.
+//!
+//! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
+//! before the dialog was there are dropped. Whatever happens, the terminal is left as it was found: an answer from
+//! elsewhere, the end of the time, a signal, a panic.
+//!
+//! Not here: what is shown and what keys mean (`dialog.rs`). A front whose terminal is somebody else's, such as a
+//! server on standard input and output, does not use this.
+
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use ringfence_fs::PLAIN_FILE_FLAGS;
+use ringfence_kernel::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Principal, Word};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{geteuid, getpgrp};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcgetpgrp,
+    tcgetwinsize, tcsetattr,
+};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::approve::nobody;
+use crate::config::Environment;
+use crate::dialog::{Dialog, Key, Line, Size, Step, Style};
+use crate::launch::{Patience, edit};
+use crate::visible::visible;
+
+/// How often the window and the time are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long a dialog is there before a key counts: whoever was typing something else sees it first.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// No arguments are longer than this.
+const LONGEST_ARGUMENTS: u64 = 32 << 20;
+
+/// The person at the terminal.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    by: Principal,
+    editor: String,
+    state: PathBuf,
+}
+
+impl Terminal {
+    pub fn new(state: &Path, environment: &Environment) -> Self {
+        Self {
+            by: person(environment),
+            editor: environment.editor.clone().unwrap_or_else(|| "vi".to_owned()),
+            state: state.to_owned(),
+        }
+    }
+
+    /// Whether somebody can be asked here.
+    pub fn is_there(&self) -> bool {
+        open_terminal().is_ok()
+    }
+
+    /// Asks, and waits for the answer. Nothing if the dialog was closed without one.
+    async fn answer(&self, terminal: File, request: &ApprovalRequest) -> Option<ApprovalResponse> {
+        let (wake, woken) = pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (write, read)).ok()?;
+        let (tell, told) = oneshot::channel();
+        let (desk, request) = (self.clone(), request.clone());
+        let conversation = move || {
+            // If nobody hears it, the dialog was closed from outside.
+            let _ = tell.send(desk.converse(&terminal, &request, &Woken(woken)));
+        };
+        let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
+        let _open = Open { wake: Some(wake), thread: Some(thread) };
+        told.await.ok()?.ok()?
+    }
+
+    fn converse(
+        &self,
+        terminal: &File,
+        request: &ApprovalRequest,
+        woken: &Woken,
+    ) -> io::Result<Option<ApprovalResponse>> {
+        let mut dialog = Dialog::new(request);
+        let mut screen = Screen::enter(terminal)?;
+        let left = || request.expires.duration_since(SystemTime::now()).unwrap_or_default();
+        screen.draw(&dialog.screen(screen.size(), left()))?;
+        if !woken.is_over(MOMENT) {
+            tcflush(terminal, QueueSelector::IFlush)?;
+            dialog.begin();
+        }
+        let answer = loop {
+            let left = left();
+            if left.is_zero() {
+                break None;
+            }
+            screen.draw(&dialog.screen(screen.size(), left))?;
+            match screen.wait(woken)? {
+                Event::Closed => break None,
+                Event::Nothing => {}
+                Event::Keys(keys) => match dialog.type_in(&keys) {
+                    Step::Stay => {}
+                    Step::Done(response) => break Some(response),
+                    Step::Edit(args) => {
+                        drop(screen);
+                        dialog.edited(self.edit(terminal, &args, woken));
+                        screen = Screen::enter(terminal)?;
+                    }
+                },
+            }
+        };
+        drop(screen);
+        let said = match &answer {
+            Some(answer) if answer.approved => "allowed",
+            Some(_) => "refused",
+            None if SystemTime::now() >= request.expires => "nobody answered in time",
+            None => "no longer asked here: answered elsewhere, or cancelled",
+        };
+        let mut terminal = terminal;
+        writeln!(terminal, "ringfence: {}: {said}", visible(&request.tool))?;
+        Ok(answer)
+    }
+
+    /// Gives the arguments to the person's editor, and takes what it left behind.
+    fn edit(&self, terminal: &File, args: &Value, woken: &Woken) -> Result<Value, String> {
+        let failed = |error: io::Error| format!("the arguments cannot be edited: {error}");
+        let draft = Draft::new(&self.state, args).map_err(failed)?;
+        edit(&self.editor, &draft.0, terminal, woken).map_err(failed)?;
+        let text = draft.read().map_err(failed)?;
+        let args: Value = serde_json::from_str(&text).map_err(|error| format!("that is no JSON: {error}"))?;
+        if args.is_object() { Ok(args) } else { Err("the arguments are a JSON object".to_owned()) }
+    }
+}
+
+impl Approver for Terminal {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        Box::pin(async move {
+            let Ok(terminal) = open_terminal() else { return nobody().ask(request).await };
+            let Some(response) = self.answer(terminal, request).await else {
+                return Word::Now(Answered::no("nobody answered at the terminal".to_owned()));
+            };
+            let approval = Approval { assurance: Assurance::Person, by: Some(self.by.clone()) };
+            Word::Now(Answered { response, approval })
+        })
+    }
+}
+
+/// Whoever sits at this terminal, as records name them.
+pub fn person(environment: &Environment) -> Principal {
+    let user = environment.user.clone().unwrap_or_else(|| format!("uid {}", geteuid().as_raw()));
+    Principal::person(format!("{user} at the terminal"))
+}
+
+/// The terminal that we were started from, if it is ours to use: in the background we would be stopped.
+fn open_terminal() -> io::Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default();
+    let terminal = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty")?;
+    match tcgetpgrp(&terminal)? == getpgrp() {
+        true => Ok(terminal),
+        false => Err(io::Error::other("the terminal is another program's just now")),
+    }
+}
+
+/// A dialog on a thread of its own. Whoever lets go of it waits until the terminal is as it was.
+struct Open {
+    wake: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The end of a pipe whose other end is dropped when nobody waits any more.
+struct Woken(OwnedFd);
+
+impl Patience for Woken {
+    fn is_over(&self, at_most: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        poll_for(&mut fds, at_most).is_ok() && !fds[0].revents().is_empty()
+    }
+}
+
+enum Event {
+    Nothing,
+    Closed,
+    Keys(Vec<Key>),
+}
+
+/// The terminal while a dialog is on it.
+struct Screen<'a> {
+    terminal: &'a File,
+    before: Termios,
+    drawn: Option<Vec<Line>>,
+}
+
+impl<'a> Screen<'a> {
+    fn enter(terminal: &'a File) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut modes = before.clone();
+        modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
+        modes.input_modes -= InputModes::IXON;
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        // An interrupt is a cancel, which we hear of. To be stopped or to dump core here would leave the terminal so.
+        modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        modes.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        let screen = Self { terminal, before, drawn: None };
+        tcsetattr(terminal, OptionalActions::Flush, &modes)?;
+        screen.put("\x1b[?1049h\x1b[?25l")?;
+        Ok(screen)
+    }
+
+    fn size(&self) -> Size {
+        let size = tcgetwinsize(self.terminal).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        size.map_or(Size { rows: 24, columns: 80 }, |size| Size {
+            rows: usize::from(size.ws_row),
+            columns: usize::from(size.ws_col),
+        })
+    }
+
+    fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
+        if self.drawn.as_deref() == Some(lines) {
+            return Ok(());
+        }
+        let mut text = "\x1b[H\x1b[2J".to_owned();
+        for (row, line) in lines.iter().enumerate() {
+            let end = if row + 1 < lines.len() { "\n" } else { "" };
+            text.push_str(&format!("\x1b[{}m{}\x1b[0m{end}", colour(line.style), line.text));
+        }
+        self.put(&text)?;
+        self.drawn = Some(lines.to_vec());
+        Ok(())
+    }
+
+    fn wait(&self, woken: &Woken) -> io::Result<Event> {
+        let mut fds = [PollFd::new(self.terminal, PollFlags::IN), PollFd::new(&woken.0, PollFlags::IN)];
+        poll_for(&mut fds, TICK)?;
+        let [typed, closed] = fds.map(|fd| fd.revents());
+        if !closed.is_empty() || typed.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Ok(Event::Closed);
+        }
+        if typed.is_empty() {
+            return Ok(Event::Nothing);
+        }
+        let (mut bytes, mut terminal) = ([0; 1024], self.terminal);
+        match terminal.read(&mut bytes) {
+            Ok(0) => Ok(Event::Closed),
+            Ok(count) => Ok(Event::Keys(keys(&String::from_utf8_lossy(bytes.get(..count).unwrap_or_default())))),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Event::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn put(&self, text: &str) -> io::Result<()> {
+        let mut terminal = self.terminal;
+        terminal.write_all(text.as_bytes())?;
+        terminal.flush()
+    }
+}
+
+impl Drop for Screen<'_> {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing put back.
+        let _ = self.put("\x1b[?25h\x1b[?1049l");
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(at_most).map_err(|_| Errno::INVAL)?;
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn colour(style: Style) -> &'static str {
+    match style {
+        Style::Plain => "0",
+        Style::Title => "1",
+        Style::Faint => "2",
+        Style::Added => "32",
+        Style::Removed => "31",
+        Style::Hunk => "36",
+        Style::Prompt => "1;33",
+    }
+}
+
+/// What came in at once, as keys.
+fn keys(text: &str) -> Vec<Key> {
+    const KNOWN: [(&str, Key); 6] = [
+        ("\x1b[A", Key::Up),
+        ("\x1b[B", Key::Down),
+        ("\x1bOA", Key::Up),
+        ("\x1bOB", Key::Down),
+        ("\x1b[5~", Key::PageUp),
+        ("\x1b[6~", Key::PageDown),
+    ];
+    if let Some((_, key)) = KNOWN.iter().find(|(sequence, _)| *sequence == text) {
+        return vec![*key];
+    }
+    if text.starts_with('\x1b') {
+        return vec![if text.len() == 1 { Key::Escape } else { Key::Other }];
+    }
+    let key = |c| match c {
+        '\n' | '\r' => Key::Enter,
+        '\x08' | '\x7f' => Key::Backspace,
+        c => Key::Char(c),
+    };
+    text.chars().map(key).collect()
+}
+
+/// A file that only we may read, with arguments to be edited. It goes when it is dropped.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn new(state: &Path, args: &Value) -> io::Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+        let path = state.join(format!("arguments-{:016x}.json", u64::from_le_bytes(random)));
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(&path)?;
+        let draft = Self(path);
+        writeln!(file, "{}", serde_json::to_string_pretty(args)?)?;
+        Ok(draft)
+    }
+
+    fn read(&self) -> io::Result<String> {
+        let mut text = String::new();
+        // By name: an editor may have put a new file in its place.
+        let file = OpenOptions::new().read(true).custom_flags(PLAIN_FILE_FLAGS).open(&self.0)?;
+        file.take(LONGEST_ARGUMENTS + 1).read_to_string(&mut text)?;
+        match text.len() as u64 > LONGEST_ARGUMENTS {
+            true => Err(io::Error::other("they are too long")),
+            false => Ok(text),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // One that stays behind is in our own directory, and nobody else may read it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,241 @@
+//! What is asked about and what is not: every row of the table, answered both ways, with the real tools.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use ringfence::config::{Environment, Flags, load};
+use ringfence::store::SqliteStore;
+use ringfence::wire::{Wired, wire};
+use ringfence_kernel::{
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Desk, ErrorKind, Principal, Reply,
+    Store as _, Suspended, ToolCall, Word,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::site::Site;
+
+/// Somebody who always answers the same, or later, and counts how often.
+#[derive(Clone, Debug, Default)]
+struct Somebody {
+    /// The answers, the last one again and again. None are put off.
+    answers: Arc<Mutex<Vec<ApprovalResponse>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Somebody {
+    fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
+    }
+}
+
+impl Approver for Somebody {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut answers = self.answers.lock().unwrap();
+        let response = if answers.len() > 1 { Some(answers.remove(0)) } else { answers.first().cloned() };
+        let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
+        let word = response.map_or(Word::Later, |response| Word::Now(Answered { response, approval }));
+        Box::pin(std::future::ready(word))
+    }
+}
+
+fn answer(approved: bool) -> ApprovalResponse {
+    ApprovalResponse { approved, ..ApprovalResponse::default() }
+}
+
+fn change(arguments: Value) -> ApprovalResponse {
+    ApprovalResponse { modified_args: Some(arguments), ..answer(true) }
+}
+
+/// A workspace with a file of every sort.
+fn site() -> Site {
+    let site = Site::in_memory();
+    for path in ["a.md", "d/one", "d/two", ".env", ".git/config"] {
+        site.write(path, "old\n");
+    }
+    site.write("b.md", "other\n");
+    site
+}
+
+fn wired(site: &Site, somebody: &Somebody) -> Wired {
+    let environment = Environment {
+        home: Some(site.home.clone()),
+        current: site.current.clone(),
+        managed: site.root().join("managed"),
+        config: None,
+        state: Some(site.state.clone()),
+        config_file: None,
+        user: None,
+        editor: None,
+    };
+    let workspace = Some(site.workspace.to_str().unwrap().to_owned());
+    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    wire(settings, &environment, Box::new(somebody.clone())).unwrap()
+}
+
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+fn call(wired: &Wired, tool: &str, arguments: &Value) -> Reply {
+    let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+    wait(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap()
+}
+
+/// What happens without asking, whatever somebody would have said.
+fn automatic() -> Vec<(&'static str, Value)> {
+    vec![
+        ("list_directory", json!({"path": "."})),
+        ("find_files", json!({"path": ".", "glob": "*.md"})),
+        ("search_files", json!({"path": ".", "pattern": "old"})),
+        ("get_file_info", json!({"path": "a.md"})),
+        ("read_file", json!({"path": "a.md"})),
+        ("write_file", json!({"path": "new.md", "content": "x"})),
+        ("append_file", json!({"path": "new.md", "content": "x"})),
+        ("create_directory", json!({"path": "new"})),
+        ("copy_file", json!({"from": "a.md", "to": "new.md"})),
+        ("move_file", json!({"from": "a.md", "to": "new.md"})),
+        ("apply_patch", json!({"patch": "--- /dev/null\n+++ b/new.md\n@@ -0,0 +1 @@\n+x\n"})),
+    ]
+}
+
+/// What is asked about.
+fn confirmed() -> Vec<(&'static str, Value)> {
+    vec![
+        ("write_file", json!({"path": "a.md", "content": "x"})),
+        ("append_file", json!({"path": "a.md", "content": "x"})),
+        ("edit_file", json!({"path": "a.md", "oldText": "old", "newText": "x"})),
+        ("apply_patch", json!({"patch": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-old\n+x\n"})),
+        ("copy_file", json!({"from": "a.md", "to": "b.md", "overwrite": true})),
+        ("move_file", json!({"from": "a.md", "to": "b.md", "overwrite": true})),
+        ("delete_file", json!({"path": "a.md"})),
+        ("delete_file", json!({"path": "d", "recursive": true})),
+        ("read_file", json!({"path": ".env"})),
+        ("write_file", json!({"path": ".env", "content": "x"})),
+        ("write_file", json!({"path": ".git/hooks/pre-commit", "content": "x", "createDirs": true})),
+        ("edit_file", json!({"path": ".git/config", "oldText": "old", "newText": "x"})),
+    ]
+}
+
+#[test]
+fn what_is_automatic_asks_nobody() {
+    for (tool, arguments) in automatic() {
+        for approved in [true, false] {
+            let (site, somebody) = (site(), Somebody::saying([answer(approved)]));
+            let reply = call(&wired(&site, &somebody), tool, &arguments);
+            assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
+            assert_eq!(somebody.asked.load(Ordering::SeqCst), 0, "{tool} {arguments}");
+        }
+    }
+}
+
+#[test]
+fn what_is_confirmed_happens_after_a_yes_and_only_then() {
+    for (tool, arguments) in confirmed() {
+        let (site, somebody) = (site(), Somebody::saying([answer(false)]));
+        let before = site.tree();
+        let reply = call(&wired(&site, &somebody), tool, &arguments);
+        assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
+        assert_eq!((site.tree(), somebody.asked.load(Ordering::SeqCst)), (before.clone(), 1), "{tool} {arguments}");
+        let somebody = Somebody::saying([answer(true)]);
+        let reply = call(&wired(&site, &somebody), tool, &arguments);
+        assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
+        assert_eq!(somebody.asked.load(Ordering::SeqCst), 1, "{tool} {arguments}");
+        assert_eq!(site.tree() == before, tool == "read_file", "{tool} {arguments}");
+    }
+}
+
+#[test]
+fn changed_arguments_that_leave_the_workspace_are_refused() {
+    for outside in ["../outside/secret", "/etc/passwd", "d/../../outside/secret", "way-out"] {
+        for (tool, arguments) in confirmed() {
+            let mut changed = arguments.clone();
+            for key in ["path", "to", "from"] {
+                if let Some(path) = changed.get_mut(key) {
+                    *path = json!(outside);
+                }
+            }
+            // A link itself may go: it is inside.
+            let takes_links = outside == "way-out" && matches!(tool, "delete_file" | "move_file");
+            if changed == arguments || takes_links {
+                continue;
+            }
+            let (site, somebody) = (site(), Somebody::saying([change(changed)]));
+            std::os::unix::fs::symlink(site.outside.join("secret"), site.workspace.join("way-out")).unwrap();
+            let before = site.tree();
+            let reply = call(&wired(&site, &somebody), tool, &arguments);
+            let refused = matches!(
+                reply.error,
+                Some(ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath | ErrorKind::WrongType)
+            );
+            assert!(refused, "{tool} {outside}: {}", reply.text);
+            assert_eq!(site.tree(), before, "{tool} {outside}");
+            assert_eq!(std::fs::read_to_string(site.outside.join("secret")).unwrap(), "SECRET\n");
+        }
+    }
+}
+
+/// A call that was put off, and the site that it is on.
+fn put_off(arguments: &Value) -> (Site, Suspended) {
+    let site = site();
+    let reply = call(&wired(&site, &Somebody::default()), "write_file", arguments);
+    assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied));
+    assert_eq!(site.read("a.md"), "old\n");
+    (site, reply.suspended.unwrap())
+}
+
+/// The same call after a restart, once somebody said yes.
+fn resume(site: &Site, suspended: &Suspended) -> Reply {
+    let wired = wired(site, &Somebody::default());
+    wait(wired.host.resume(&wired.session, &suspended.token, &CancellationToken::new())).unwrap()
+}
+
+fn say_yes(site: &Site, suspended: &Suspended) {
+    let (store, person) = (SqliteStore::new(&site.state), Principal::person("somebody"));
+    let desk = Desk { store: &store, by: &person };
+    desk.answer(&suspended.request, answer(true), Assurance::Person, SystemTime::now()).unwrap();
+}
+
+#[test]
+fn a_call_that_was_put_off_is_brought_back_after_a_restart_and_only_once() {
+    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
+    assert_eq!(resume(&site, &suspended).suspended, Some(suspended.clone()));
+    say_yes(&site, &suspended);
+    assert_eq!(resume(&site, &suspended).error, None);
+    assert_eq!(site.read("a.md"), "new\n");
+    site.write("a.md", "old\n");
+    let again = resume(&site, &suspended);
+    assert_eq!((again.error, site.read("a.md").as_str()), (Some(ErrorKind::ApprovalDenied), "old\n"));
+    assert!(again.text.contains("used already"), "{}", again.text);
+}
+
+#[test]
+fn a_target_that_was_swapped_before_a_call_came_back_stays() {
+    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
+    say_yes(&site, &suspended);
+    std::fs::remove_file(site.workspace.join("a.md")).unwrap();
+    site.write("a.md", "another\n");
+    assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::Conflict));
+    assert_eq!(site.read("a.md"), "another\n");
+    assert!(SqliteStore::new(&site.state).pending(SystemTime::now()).unwrap().is_empty());
+}
+
+#[test]
+fn what_answers_without_being_one_of_us_is_not_heard() {
+    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
+    let store = SqliteStore::new(&site.state);
+    let agent = Principal::agent("command line");
+    let desk = Desk { store: &store, by: &agent };
+    assert!(desk.pending(SystemTime::now()).is_err());
+    assert!(desk.answer(&suspended.request, answer(true), Assurance::Person, SystemTime::now()).is_err());
+    // Even what got into the store some other way is checked again.
+    let approval = Approval { assurance: Assurance::Person, by: Some(agent) };
+    let forged = Answered { response: answer(true), approval };
+    store.answer(&suspended.request, &forged, SystemTime::now()).unwrap();
+    assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::ApprovalDenied));
+    assert_eq!(site.read("a.md"), "old\n");
+}

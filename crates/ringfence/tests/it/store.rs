@@ -1,0 +1,144 @@
+//! The store on disk: what every store promises, and what a file adds to it.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Barrier;
+
+use ringfence::store::{STORE_FILE, SqliteStore};
+use ringfence_kernel::{Put, Store as _};
+
+use crate::store_suite::{answer, at, check, request};
+
+fn state() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[track_caller]
+fn lost(state: &Path) -> String {
+    let store = SqliteStore::new(state);
+    let error = store.open_request(&request("a", 0)).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(error.to_string(), "the store of approvals cannot be used");
+    // Whoever only looks is told the same.
+    assert_eq!(std::error::Error::source(&store.grants(at(0)).unwrap_err()).unwrap().to_string(), cause);
+    assert!(!cause.contains(state.to_str().unwrap()), "{cause}");
+    cause
+}
+
+#[test]
+fn the_store_on_disk_keeps_what_every_store_promises() {
+    check(&SqliteStore::new(state().path()));
+}
+
+#[test]
+fn what_was_kept_is_there_after_a_restart() {
+    let state = state();
+    let before = SqliteStore::new(state.path());
+    before.open_request(&request("a", 0)).unwrap();
+    before.open_request(&request("b", 0)).unwrap();
+    before.answer("b", &answer("x"), at(1)).unwrap();
+    assert!(before.use_once("n", at(10), at(0)).unwrap());
+    let key = before.key().unwrap();
+    drop(before);
+    let after = SqliteStore::new(state.path());
+    assert_eq!(after.pending(at(1)).unwrap(), [request("a", 0)]);
+    assert_eq!(after.answer_of("b").unwrap(), Some(answer("x")));
+    assert!(!after.use_once("n", at(10), at(1)).unwrap());
+    assert_eq!(after.key().unwrap(), key);
+}
+
+#[test]
+fn there_is_no_file_until_something_is_kept_and_then_it_is_ours_alone() {
+    let state = state();
+    let store = SqliteStore::new(&state.path().join("deep/state"));
+    assert!(store.pending(at(0)).unwrap().is_empty() && store.grants(at(0)).unwrap().is_empty());
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), Put::Unknown);
+    store.close("a").unwrap();
+    assert!(!state.path().join("deep").exists());
+    store.open_request(&request("a", 0)).unwrap();
+    for entry in std::fs::read_dir(state.path().join("deep/state")).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_an_error_that_says_what_to_do() {
+    let state = state();
+    let file = state.path().join(STORE_FILE);
+    let said = "`approvals.db` in the state directory is damaged; move it away to go on, and what was allowed for good \
+                is asked about again";
+    std::fs::write(&file, "this is no database, and long enough to be looked at ".repeat(100)).unwrap();
+    assert_eq!(lost(state.path()), said);
+    std::fs::remove_file(&file).unwrap();
+    drop(SqliteStore::new(state.path()).open_request(&request("a", 0)));
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection.execute("DROP TABLE requests", []).unwrap();
+    connection.execute("UPDATE grants SET body = 'x'", []).unwrap();
+    connection.execute("INSERT INTO grants (id, body, until) VALUES ('g', 'x', 9223372036854775807)", []).unwrap();
+    assert_eq!(lost(state.path()), said);
+}
+
+#[test]
+fn a_file_of_a_later_version_is_left_alone() {
+    let state = state();
+    let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
+    connection.pragma_update(None, "user_version", 77).unwrap();
+    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 1";
+    assert_eq!(lost(state.path()), said);
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
+    assert_eq!(tables, 0);
+}
+
+#[test]
+fn a_link_in_the_place_of_the_file_is_not_followed() {
+    let state = state();
+    std::os::unix::fs::symlink(state.path().join("elsewhere"), state.path().join(STORE_FILE)).unwrap();
+    assert!(SqliteStore::new(state.path()).open_request(&request("a", 0)).is_err());
+    assert!(!state.path().join("elsewhere").exists());
+}
+
+#[test]
+fn processes_that_make_the_file_at_once_share_it() {
+    for _ in 0..10 {
+        let state = state();
+        let start = Barrier::new(4);
+        // A connection each, as processes have.
+        std::thread::scope(|scope| {
+            for id in ["a", "b", "c", "d"] {
+                let (state, start) = (state.path(), &start);
+                scope.spawn(move || {
+                    let store = SqliteStore::new(state);
+                    start.wait();
+                    store.open_request(&request(id, 0)).unwrap();
+                    store.key().unwrap()
+                });
+            }
+        });
+        let store = SqliteStore::new(state.path());
+        assert_eq!(store.pending(at(1)).unwrap().len(), 4);
+    }
+}
+
+#[test]
+fn of_two_processes_that_answer_at_once_one_is_first() {
+    let state = state();
+    let store = SqliteStore::new(state.path());
+    for round in 0..10 {
+        let id = format!("r{round}");
+        store.open_request(&request(&id, 0)).unwrap();
+        let start = Barrier::new(2);
+        let puts: Vec<Put> = std::thread::scope(|scope| {
+            let put = |by: &'static str| {
+                let (state, start, id) = (state.path(), &start, &id);
+                scope.spawn(move || {
+                    let store = SqliteStore::new(state);
+                    start.wait();
+                    store.answer(id, &answer(by), at(1)).unwrap()
+                })
+            };
+            [put("x"), put("y")].map(|thread| thread.join().unwrap()).to_vec()
+        });
+        assert!(puts.contains(&Put::First) && puts.contains(&Put::Already), "{puts:?}");
+    }
+}

@@ -1,0 +1,464 @@
+//! Somebody at a terminal is asked: the dialog in a real pseudo-terminal, key by key.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence::store::SqliteStore;
+use ringfence_kernel::Store as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use serde_json::{Value, json};
+
+use crate::site::{PROGRAM, Said, Site, said};
+
+/// The last line of the dialog.
+const ASKED: &str = "[?] help";
+
+/// A terminal with the program on it. Its standard output is a pipe, as in a script.
+struct Seat {
+    master: File,
+    slave: File,
+    child: Child,
+    /// What the screen was sent.
+    seen: String,
+    /// How far it was looked at.
+    looked: usize,
+}
+
+/// A terminal that nobody uses yet.
+fn terminal() -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    resize(&slave, 24, 80);
+    (File::from(master), slave)
+}
+
+fn resize(terminal: &File, rows: u16, columns: u16) {
+    tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+}
+
+impl Seat {
+    fn new(site: &Site, arguments: &[&str]) -> Self {
+        Self::at(terminal(), site, arguments)
+    }
+
+    /// A call with the preset `ask`.
+    fn call(site: &Site, tool: &str, arguments: &Value) -> Self {
+        Self::new(site, &["call", tool, &arguments.to_string()])
+    }
+
+    fn at((master, slave): (File, File), site: &Site, arguments: &[&str]) -> Self {
+        // The program gets a session of its own, and the terminal on its standard input as the one of that session.
+        let mut command = site.program_at_terminal("setsid");
+        command.arg("--ctty").arg(PROGRAM).args(arguments).arg("--workspace").arg(&site.workspace);
+        command.env("USER", "tess").env("EDITOR", site.root().join("editor"));
+        let child =
+            command.stdin(slave.try_clone().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self { master, slave, child, seen: String::new(), looked: 0 }
+    }
+
+    /// Reads the screen until this is on it, after what was waited for before.
+    #[track_caller]
+    fn until(&mut self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(at) = self.seen[self.looked..].find(text) {
+                self.looked += at + text.len();
+                return;
+            }
+            assert!(Instant::now() < deadline, "no `{text}` on the screen: {:?}", &self.seen[self.looked..]);
+            let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
+            if fds[0].revents().contains(PollFlags::IN) {
+                let mut bytes = [0; 4096];
+                let count = self.master.read(&mut bytes).unwrap();
+                self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// The end of the program. The terminal must be as it was.
+    #[track_caller]
+    fn end(self) -> Said {
+        let said = said(self.child.wait_with_output().unwrap());
+        let modes = tcgetattr(&self.slave).unwrap().local_modes;
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG), "{modes:?}");
+        said
+    }
+}
+
+fn site() -> Site {
+    let site = Site::new();
+    site.write("notes.md", "old\n");
+    site
+}
+
+fn overwrite(path: &str) -> Value {
+    json!({"path": path, "content": "new\n"})
+}
+
+/// An editor that does this to the file it is given.
+fn editor(site: &Site, script: &str) {
+    let path = site.root().join("editor");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn last_record(site: &Site, moment: &str) -> Value {
+    let shown = site.run(&["audit", "show", "--json"]).out;
+    let mut records = shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    records.rfind(|record| record["moment"] == moment).unwrap()
+}
+
+#[test]
+fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until("`command line` wants to call `write_file`");
+    seat.until("this would overwrite `notes.md`");
+    seat.until("preset ask");
+    seat.until(ASKED);
+    assert_eq!(site.read("notes.md"), "old\n");
+    seat.press("y");
+    seat.until("write_file: allowed");
+    let said = seat.end();
+    assert_eq!(said.value()["path"], "notes.md");
+    assert_eq!((site.read("notes.md").as_str(), said.err.as_str()), ("new\n", ""));
+    let begin = last_record(&site, "begin");
+    assert_eq!((&begin["approver"], &begin["assurance"]), (&json!("tess at the terminal"), &json!("person")));
+    assert!(SqliteStore::new(&site.state).pending(std::time::SystemTime::now()).unwrap().is_empty());
+}
+
+#[test]
+fn a_no_is_told_with_its_reason() {
+    let site = site();
+    let mut seat = Seat::call(&site, "delete_file", &json!({"path": "notes.md"}));
+    seat.until(ASKED);
+    seat.press("n");
+    seat.until("no, because");
+    seat.press("keep it, plaese\x7f\x7f\x7f\x7fease");
+    seat.until("keep it, please");
+    seat.press("\r");
+    seat.until("delete_file: refused");
+    let said = seat.end();
+    assert_eq!(said.error(), "APPROVAL_DENIED");
+    let message = said.reply()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "not approved: this would delete `notes.md`, and keep it, please");
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn a_key_that_means_nothing_is_no_answer() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("yes\r");
+    // The time goes on, so the dialog is still there.
+    seat.until(ASKED);
+    seat.press("?");
+    seat.until("any key goes back");
+    seat.press("y");
+    seat.until(ASKED);
+    assert_eq!(site.read("notes.md"), "old\n");
+    seat.press("y");
+    seat.until("allowed");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn what_was_typed_before_the_dialog_is_no_answer() {
+    let site = site();
+    let (mut master, slave) = terminal();
+    master.write_all(b"y").unwrap();
+    let arguments = overwrite("notes.md").to_string();
+    let mut seat = Seat::at((master, slave), &site, &["call", "write_file", &arguments]);
+    seat.until(ASKED);
+    seat.press("n");
+    seat.until("no, because");
+    seat.press("\r");
+    assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
+    let site = site();
+    editor(&site, r#"test "$(stat -c %a "$1")" = 600 && sed -i 's/new/mine/' "$1""#);
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("e");
+    seat.until("as you changed them");
+    seat.until(r#""content": "mine\n""#);
+    seat.until("call it with these arguments?");
+    assert_eq!(site.read("notes.md"), "old\n");
+    seat.press("y");
+    let said = seat.end();
+    assert_eq!((said.reply()["modified"].clone(), site.read("notes.md").as_str()), (json!(true), "mine\n"));
+    let left = std::fs::read_dir(&site.state).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("arguments")));
+}
+
+#[test]
+fn what_the_editor_leaves_must_be_arguments() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    for (script, note) in [
+        ("echo '{' > \"$1\"", "that is no JSON"),
+        ("echo '[1]' > \"$1\"", "the arguments are a JSON object"),
+        ("exit 1", "the editor failed"),
+        ("true", "the arguments are as they were"),
+    ] {
+        editor(&site, script);
+        seat.press("e");
+        seat.until(note);
+        seat.until(ASKED);
+    }
+    seat.press("y");
+    seat.until("allowed");
+    assert_eq!(seat.end().reply().get("modified"), None);
+    assert_eq!(site.read("notes.md"), "new\n");
+}
+
+#[test]
+fn edited_arguments_that_leave_the_workspace_are_refused() {
+    let site = site();
+    for outside in ["../outside/secret", "/etc/passwd"] {
+        editor(&site, &format!(r#"sed -i 's|notes.md|{outside}|' "$1""#));
+        let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+        seat.until(ASKED);
+        seat.press("e");
+        seat.until("call it with these arguments?");
+        seat.press("y");
+        assert_eq!(seat.end().error(), "INVALID_PATH");
+    }
+    assert_eq!(std::fs::read_to_string(site.outside.join("secret")).unwrap(), "SECRET\n");
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn always_shows_its_rule_and_holds_until_it_is_revoked() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("a");
+    seat.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
+    seat.until("allow this for good?");
+    seat.press("y");
+    seat.until("allowed");
+    assert_eq!(seat.end().code, Some(0));
+    // The same is not asked about again, nor anything else allowed.
+    assert_eq!(site.run(&["call", "write_file", &overwrite("notes.md").to_string()]).code, Some(0));
+    site.write("other.md", "old\n");
+    assert_eq!(site.run(&["call", "write_file", &overwrite("other.md").to_string()]).error(), "APPROVAL_DENIED");
+    assert_eq!(site.run(&["call", "delete_file", r#"{"path":"notes.md"}"#]).error(), "APPROVAL_DENIED");
+    let listed = site.run(&["policy", "grants"]).out;
+    assert!(listed.contains("by tess at the terminal") && listed.contains(r#"path = "./notes.md""#), "{listed}");
+    let id = listed.split_whitespace().next().unwrap().to_owned();
+    assert!(site.run(&["policy", "show"]).out.contains(&id));
+    let json: Value = serde_json::from_str(&site.run(&["policy", "grants", "list", "--json"]).out).unwrap();
+    assert_eq!(json[0]["id"], json!(id));
+    assert_eq!(site.run(&["policy", "grants", "revoke", &id]).code, Some(0));
+    assert_eq!(site.run(&["policy", "grants", "revoke", &id]).code, Some(1));
+    assert_eq!(site.run(&["call", "write_file", &overwrite("notes.md").to_string()]).error(), "APPROVAL_DENIED");
+}
+
+#[test]
+fn a_grant_is_none_in_another_workspace() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("a");
+    seat.until("allow this for good?");
+    seat.press("y");
+    assert_eq!(seat.end().code, Some(0));
+    std::fs::write(site.outside.join("notes.md"), "old\n").unwrap();
+    let mut command = site.bare();
+    command.args(["call", "write_file", &overwrite("notes.md").to_string(), "--workspace"]).arg(&site.outside);
+    assert_eq!(said(command.output().unwrap()).error(), "APPROVAL_DENIED");
+}
+
+#[test]
+fn a_secret_is_never_allowed_for_good() {
+    let site = site();
+    site.write(".env", "KEY=1\n");
+    let mut seat = Seat::call(&site, "read_file", &json!({"path": ".env"}));
+    seat.until("only a person's own answer counts here");
+    seat.until(ASKED);
+    seat.press("a");
+    seat.until("this cannot be allowed for good");
+    seat.press("y");
+    assert_eq!(seat.end().value()["content"], "KEY=1\n");
+    assert_eq!(site.run(&["policy", "grants"]).out, "");
+}
+
+#[test]
+fn nobody_answering_in_time_is_a_no() {
+    let site = site();
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    let config = "[limits]\nmax_approval_duration = \"1s\"\n";
+    std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.until("nobody answered in time");
+    let said = seat.end();
+    assert_eq!(said.error(), "APPROVAL_DENIED");
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
+    let site = site();
+    let content = (1..100).map(|line| format!("line {line}\n")).collect::<String>();
+    let mut seat = Seat::call(&site, "write_file", &json!({"path": "notes.md", "content": content}));
+    seat.until(ASKED);
+    resize(&seat.slave, 8, 30);
+    seat.until("more lines; `v` shows");
+    seat.until("[v] view");
+    seat.press("v");
+    seat.until("space goes on");
+    seat.press(" ");
+    seat.until("arguments");
+    resize(&seat.slave, 40, 200);
+    seat.press("q");
+    seat.until(ASKED);
+    seat.press("y");
+    assert_eq!(seat.end().code, Some(0));
+    assert_eq!(site.read("notes.md"), content);
+}
+
+#[test]
+fn names_cannot_draw_on_the_screen() {
+    let site = Site::new();
+    let name = "a\u{1b}[2J\u{202e}b\r\n[y] fake";
+    site.write(name, "old\n");
+    let mut seat = Seat::call(&site, "write_file", &overwrite(name));
+    seat.until(r"`a\x1b[2J\u{202e}b\x0d\x0a[y] fake`");
+    seat.until(r#""path": "a\u001b[2J\u{202e}b\r\n[y] fake""#);
+    seat.until(ASKED);
+    assert!(!seat.seen.contains('\u{202e}') && !seat.seen.contains("a\u{1b}[2J"));
+    seat.press("n");
+    seat.until("no, because");
+    seat.press("\r");
+    assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+}
+
+#[test]
+fn a_target_that_was_swapped_between_preview_and_yes_is_a_conflict_and_stays() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    std::fs::remove_file(site.workspace.join("notes.md")).unwrap();
+    site.write("notes.md", "somebody else's\n");
+    seat.press("y");
+    assert_eq!(seat.end().error(), "CONFLICT");
+    assert_eq!(site.read("notes.md"), "somebody else's\n");
+}
+
+#[test]
+fn another_front_can_be_first() {
+    let site = site();
+    let mut first = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    first.until(ASKED);
+    let listed = site.run(&["approvals", "list"]).out;
+    assert!(listed.contains("command line  write_file  this would overwrite `notes.md`"), "{listed}");
+    let id = listed.split_whitespace().next().unwrap().to_owned();
+    let json: Value = serde_json::from_str(&site.run(&["approvals", "list", "--json"]).out).unwrap();
+    assert_eq!((&json[0]["id"], &json[0]["args"]["path"]), (&json!(id), &json!("notes.md")));
+    let shown = site.run(&["approvals", "show", &id]).out;
+    assert!(shown.contains("tool: write_file\n") && shown.contains("preview:\n"), "{shown}");
+    // Without a terminal nobody answers, whatever they say.
+    for arguments in [&["approvals", "answer", &id] as &[&str], &["approvals", "answer", &id, "--yes"]] {
+        let refused = site.run(arguments);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.err.contains("there is no terminal here"), "{}", refused.err);
+    }
+    let mut second = Seat::new(&site, &["approvals", "answer", &id]);
+    second.until("`command line` wants to call `write_file`");
+    second.until(ASKED);
+    second.press("y");
+    assert_eq!(second.end().code, Some(0));
+    first.until("answered elsewhere");
+    assert_eq!(first.end().code, Some(0));
+    assert_eq!(site.read("notes.md"), "new\n");
+    let late = site.run(&["approvals", "show", &id]);
+    assert!(late.code == Some(2) && late.err.contains("there is no request"), "{late:?}");
+}
+
+#[test]
+fn a_cancel_leaves_the_terminal_as_it_was() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("\x03");
+    seat.until("no longer asked here");
+    assert_eq!(seat.end().error(), "CANCELLED");
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn a_dialog_is_kept_from_who_does_not_want_it() {
+    let site = site();
+    let arguments = overwrite("notes.md").to_string();
+    for (how, why) in [("never", "--approve never"), ("policy", "only what a rule allows")] {
+        let seat = Seat::new(&site, &["--approve", how, "call", "write_file", &arguments]);
+        let said = seat.end();
+        assert_eq!(said.error(), "APPROVAL_DENIED");
+        assert!(said.out.contains(why), "{}", said.out);
+    }
+}
+
+/// What the program says with this in the user's config, without a terminal.
+fn with_config(site: &Site, config: &str, arguments: &[&str]) -> Said {
+    let path = site.root().join("user.toml");
+    std::fs::write(&path, config).unwrap();
+    site.run(&[&["--config", path.to_str().unwrap()], arguments].concat())
+}
+
+#[test]
+fn always_needs_the_users_own_config_and_is_no_person() {
+    let site = site();
+    site.write(".env", "KEY=1\n");
+    let write = overwrite("notes.md").to_string();
+    let always = &["--approve", "always", "call", "write_file", &write];
+    let refused = with_config(&site, "", always);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("unattended = true"), "{}", refused.err);
+    site.write("ringfence.toml", "[approval]\nunattended = true\n");
+    assert_eq!(with_config(&site, "", always).code, Some(2));
+    std::fs::remove_file(site.workspace.join("ringfence.toml")).unwrap();
+    let unattended = "[approval]\nunattended = true\n";
+    assert_eq!(with_config(&site, unattended, &["call", "write_file", &write]).error(), "APPROVAL_DENIED");
+    assert_eq!(with_config(&site, unattended, always).code, Some(0));
+    assert_eq!(last_record(&site, "begin")["assurance"], "relayed");
+    for (tool, arguments) in [
+        ("read_file", r#"{"path":".env"}"#),
+        ("write_file", r#"{"path":".git/hooks/pre-commit","content":"","createDirs":true}"#),
+    ] {
+        let said = with_config(&site, unattended, &["--approve", "always", "call", tool, arguments]);
+        assert_eq!(said.error(), "APPROVAL_DENIED");
+        assert!(said.out.contains("must be a person's"), "{}", said.out);
+    }
+}
+
+#[test]
+fn a_damaged_store_lets_nothing_be_asked() {
+    let site = site();
+    std::fs::create_dir_all(&site.state).unwrap();
+    std::fs::write(site.state.join("approvals.db"), "x".repeat(5000)).unwrap();
+    let said = site.run(&["call", "write_file", &overwrite("notes.md").to_string()]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("`approvals.db` in the state directory is damaged"), "{}", said.err);
+    assert_eq!(site.read("notes.md"), "old\n");
+}
