@@ -74,6 +74,8 @@ pub(crate) struct Dialog<'a> {
     ready: bool,
     /// What came of the last key, until the next one.
     note: Option<String>,
+    /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
+    fitted: Option<(usize, Vec<Line>)>,
 }
 
 #[derive(Debug)]
@@ -88,7 +90,7 @@ enum State {
 
 impl<'a> Dialog<'a> {
     pub(crate) fn new(request: &'a ApprovalRequest) -> Self {
-        Self { request, state: State::Choose, ready: false, note: None }
+        Self { request, state: State::Choose, ready: false, note: None, fitted: None }
     }
 
     /// The person had a moment to see that they are asked. From here on keys count, and are shown.
@@ -172,6 +174,7 @@ impl<'a> Dialog<'a> {
 
     /// What the editor left behind.
     pub(crate) fn edited(&mut self, left: Result<Value, String>) {
+        self.fitted = None;
         match left {
             Ok(args) if args == self.request.args => {
                 self.state = State::Choose;
@@ -183,6 +186,7 @@ impl<'a> Dialog<'a> {
     }
 
     fn show(&mut self, state: State) -> Step {
+        self.fitted = None;
         self.state = state;
         Step::Stay
     }
@@ -195,7 +199,10 @@ impl<'a> Dialog<'a> {
     /// The whole screen, with what is left of the time to answer.
     pub(crate) fn screen(&mut self, size: Size, left: Duration) -> Vec<Line> {
         let width = size.columns.max(8);
-        let body = fitted(self.body(), width);
+        let body = match self.fitted.take() {
+            Some((same, body)) if same == width => body,
+            _ => fitted(self.body(), width),
+        };
         let mut foot = fitted(self.foot(left), width);
         foot.truncate(size.rows);
         let room = size.rows - foot.len();
@@ -208,7 +215,8 @@ impl<'a> Dialog<'a> {
             _ => 0,
         };
         let hidden = (body.len() - top).saturating_sub(room);
-        let mut lines: Vec<Line> = body.into_iter().skip(top).take(room).collect();
+        let mut lines: Vec<Line> = body.iter().skip(top).take(room).cloned().collect();
+        self.fitted = Some((width, body));
         if hidden > 0 && lines.pop().is_some() {
             let how = if matches!(self.state, State::View { .. }) { "space goes on" } else { "`v` shows all" };
             let text = format!("… {} more lines; {how}", hidden + 1);
@@ -262,7 +270,7 @@ impl<'a> Dialog<'a> {
             line(Style::Title, "this rule would be added:".to_owned()),
             line(Style::Plain, visible(rule)),
             line(Style::Plain, String::new()),
-            line(Style::Plain, format!("It holds for {days} days in this directory, for every agent that it names.")),
+            line(Style::Plain, format!("It holds for {days} days, in this directory and no other.")),
             line(Style::Plain, "`ringfence policy grants revoke ID` takes it back.".to_owned()),
         ]
     }

@@ -212,6 +212,8 @@ fn open(file: &Path) -> Result<Connection, Fault> {
     connection.busy_timeout(PATIENCE)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    // Arguments have contents of files in them, which are nobody's business once they are answered.
+    connection.pragma_update(None, "secure_delete", "ON")?;
     migrate(&mut connection)?;
     Ok(connection)
 }

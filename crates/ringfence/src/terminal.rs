@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -51,6 +52,8 @@ pub struct Terminal {
     by: Principal,
     editor: String,
     state: PathBuf,
+    /// There is one terminal: of several calls, one asks at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Terminal {
@@ -59,6 +62,7 @@ impl Terminal {
             by: person(environment),
             editor: environment.editor.clone().unwrap_or_else(|| "vi".to_owned()),
             state: state.to_owned(),
+            turn: Arc::default(),
         }
     }
 
@@ -141,6 +145,7 @@ impl Terminal {
 impl Approver for Terminal {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         Box::pin(async move {
+            let _turn = self.turn.lock().await;
             let Ok(terminal) = open_terminal() else { return nobody().ask(request).await };
             let Some(response) = self.answer(terminal, request).await else {
                 return Word::Now(Answered::no("nobody answered at the terminal".to_owned()));

@@ -35,7 +35,7 @@ impl Run {
         run
     }
 
-    fn mount(&self) -> String {
+    pub(crate) fn mount(&self) -> String {
         format!("pkg={}:ro", self.site.root().join("pkg").display())
     }
 

@@ -63,6 +63,24 @@ fn there_is_no_file_until_something_is_kept_and_then_it_is_ours_alone() {
 }
 
 #[test]
+fn nothing_is_left_of_arguments_that_nobody_waits_for() {
+    let state = state();
+    let file = || std::fs::read(state.path().join(STORE_FILE)).unwrap();
+    let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    let store = SqliteStore::new(state.path());
+    store.open_request(&request("a", 0)).unwrap();
+    store.open_request(&request("b", 0)).unwrap();
+    drop(store);
+    assert!(has(&file(), "drop table requests"));
+    let store = SqliteStore::new(state.path());
+    store.close("a").unwrap();
+    store.close("b").unwrap();
+    drop(store);
+    assert!(!has(&file(), "drop table requests"));
+    assert!(!state.path().join(format!("{STORE_FILE}-wal")).exists());
+}
+
+#[test]
 fn a_damaged_file_is_an_error_that_says_what_to_do() {
     let state = state();
     let file = state.path().join(STORE_FILE);

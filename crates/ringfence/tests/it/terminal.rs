@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 
+use crate::runs::Run;
 use crate::site::{PROGRAM, Said, Site, said};
 
 /// The last line of the dialog.
@@ -450,6 +452,76 @@ fn always_needs_the_users_own_config_and_is_no_person() {
         assert_eq!(said.error(), "APPROVAL_DENIED");
         assert!(said.out.contains("must be a person's"), "{}", said.out);
     }
+}
+
+#[test]
+fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
+    let site = site();
+    site.write(".env", "KEY=1\n");
+    let unattended = "[approval]\nunattended = true\n";
+    let id = |site: &Site| site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    let answer = ["approvals", "answer", &id(&site), "--no", "--reason", "not now"];
+    assert_eq!(with_config(&site, unattended, &answer).code, Some(0));
+    seat.until("answered elsewhere");
+    let said = seat.end();
+    assert!(said.error() == "APPROVAL_DENIED" && said.out.contains("not now"), "{}", said.out);
+    let mut seat = Seat::call(&site, "read_file", &json!({"path": ".env"}));
+    seat.until(ASKED);
+    let refused = with_config(&site, unattended, &["approvals", "answer", &id(&site), "--yes"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("needs the answer of a person"), "{}", refused.err);
+    // The request is still there for one.
+    seat.press("y");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn who_answers_second_is_told_so() {
+    let site = site();
+    let mut first = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    first.until(ASKED);
+    let id = site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
+    let mut second = Seat::new(&site, &["approvals", "answer", &id]);
+    second.until(ASKED);
+    first.press("y");
+    assert_eq!(first.end().code, Some(0));
+    second.press("n");
+    second.until("no, because");
+    second.press("\r");
+    let said = second.end();
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("there is no request"), "{}", said.err);
+    assert_eq!(site.read("notes.md"), "new\n");
+}
+
+#[test]
+fn a_guarded_file_that_is_damaged_takes_a_person_and_not_a_program() {
+    let graph =
+        r#"{"schemaVersion":"1.1","entryNodeId":"a","nodes":[{"id":"a","type":"end","file":"step.md"}],"edges":[]}"#;
+    let run = Run::along(graph);
+    let good = run.call("fs.read", &json!({"path": "@state/workflow.md"})).reply()["content"].clone();
+    let kept = walk(&run.site.state).into_iter().find(|path| path.ends_with("state/workflow.md")).unwrap();
+    std::fs::write(&kept, "no front matter at all\n").unwrap();
+    let config = run.site.root().join("user.toml");
+    std::fs::write(&config, "[approval]\nunattended = true\n").unwrap();
+    let (config, mount) = (config.to_str().unwrap(), run.mount());
+    let write = json!({"path": "@state/workflow.md", "content": good}).to_string();
+    let call = ["call", "write_file", &write, "--mount", &mount, "--run", "first", "--config", config];
+    assert_eq!(run.site.run(&[&call as &[&str], &["--approve", "always"]].concat()).code, Some(1));
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "no front matter at all\n");
+    let mut seat = Seat::new(&run.site, &call);
+    seat.until(ASKED);
+    seat.press("y");
+    let said = seat.end();
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), good.as_str().unwrap());
+}
+
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
 
 #[test]
