@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ringfence::store::SqliteStore;
 use ringfence_kernel::Store as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
@@ -305,12 +306,16 @@ fn a_secret_is_never_allowed_for_good() {
     assert_eq!(site.run(&["policy", "grants"]).out, "");
 }
 
+fn answer_within(site: &Site, time: &str) {
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    let config = format!("[limits]\nmax_approval_duration = \"{time}\"\n");
+    std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
+}
+
 #[test]
 fn nobody_answering_in_time_is_a_no() {
     let site = site();
-    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
-    let config = "[limits]\nmax_approval_duration = \"1s\"\n";
-    std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
+    answer_within(&site, "1s");
     let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.until("nobody answered in time");
@@ -396,6 +401,35 @@ fn another_front_can_be_first() {
     assert_eq!(site.read("notes.md"), "new\n");
     let late = site.run(&["approvals", "show", &id]);
     assert!(late.code == Some(2) && late.err.contains("there is no request"), "{late:?}");
+}
+
+#[test]
+fn an_editor_does_not_outlive_the_time_to_answer() {
+    let site = site();
+    answer_within(&site, "3s");
+    editor(&site, "echo $$ > pid; echo editing; exec sleep 1000");
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    seat.press("e");
+    seat.until("editing");
+    seat.until("nobody answered in time");
+    assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+    let pid = std::fs::read_to_string(site.current.join("pid")).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists());
+    assert_eq!(site.read("notes.md"), "old\n");
+}
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let site = site();
+        let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+        seat.until(ASKED);
+        kill_process(Pid::from_child(&seat.child), signal).unwrap();
+        seat.until("no longer asked here");
+        assert_eq!(seat.end().error(), "CANCELLED");
+        assert_eq!(site.read("notes.md"), "old\n");
+    }
 }
 
 #[test]
