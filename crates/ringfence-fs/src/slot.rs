@@ -150,6 +150,8 @@ impl Slot {
     /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
     /// whether the change is allowed, so it must not get another between the plan and the change.
     pub(crate) fn hold_place(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
+        // Directories that are made go again if the change fails: nobody else may use them before it is made.
+        let hold = if self.lacks_parents() { Tree::Alone } else { hold };
         let held = self.mount.locks.hold_tree(hold, cx)?;
         recover_tree(&self.mount, &held);
         self.check_place()?;

@@ -129,7 +129,9 @@ impl Tool for DeleteFile {
         let cx = ticket.context();
         let parent = slot.base();
         let fail = |errno| fault(errno, &slot.shown);
-        let _place = slot.hold_place(Tree::Shared, cx)?;
+        // What is in a directory goes as it was seen: nothing may change in there meanwhile.
+        let tree = if manifest.is_some() { Tree::Alone } else { Tree::Shared };
+        let _place = slot.hold_place(tree, cx)?;
         check_directory_writable(parent, &slot.shown)?;
         let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
         if let Some(intent) = left {

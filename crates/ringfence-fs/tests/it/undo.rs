@@ -193,6 +193,26 @@ fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
 }
 
 #[test]
+fn what_several_did_at_once_is_taken_back_whole() {
+    const THREADS: usize = 4;
+    check(24, &(vec(vec(op(), 6..12), THREADS), backends()), |(all, backend)| {
+        let world = furnished(backend);
+        let first = tree(&world.root);
+        std::thread::scope(|scope| {
+            for ops in &all {
+                scope.spawn(|| make(&world, ops));
+            }
+        });
+        let last = tree(&world.root);
+        if last == first {
+            return;
+        }
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(tree(&world.root), first);
+    });
+}
+
+#[test]
 fn a_directory_that_came_and_went_comes_and_goes_again() {
     let world = World::new();
     world.value("create_directory", &json!({"path": "a/b"}));
