@@ -334,9 +334,9 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     seat.until("more lines; `v` shows");
     seat.until("[v] view");
     seat.press("v");
-    seat.until("space goes on");
+    seat.until("space goes");
     seat.press(" ");
-    seat.until("arguments");
+    seat.until("line 1");
     resize(&seat.slave, 40, 200);
     seat.press("q");
     seat.until(ASKED);
