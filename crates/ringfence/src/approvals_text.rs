@@ -7,16 +7,14 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use ringfence_kernel::{ApprovalRequest, Grant};
-
-use crate::visible::{visible, visible_lines};
+use ringfence_kernel::{ApprovalRequest, Grant, visible_line};
 
 /// A line for each request.
 pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
     let mut text = String::new();
     for ApprovalRequest { id, principal, tool, reason, expires, .. } in requests {
         let left = expires.duration_since(now).unwrap_or_default().as_secs();
-        let (principal, tool, reason) = (visible(principal), visible(tool), visible(reason));
+        let (principal, tool, reason) = (visible_line(principal), visible_line(tool), visible_line(reason));
         let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}");
     }
     text
@@ -40,11 +38,11 @@ pub(crate) fn show(request: &ApprovalRequest) -> String {
     ];
     let mut text = String::new();
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-        let _ = writeln!(text, "{name}: {}", visible(value));
+        let _ = writeln!(text, "{name}: {}", visible_line(value));
     }
     for (name, block) in [("preview", request.preview.as_str()), ("arguments", &args)] {
         let _ = writeln!(text, "{name}:");
-        for line in visible_lines(block) {
+        for line in lines_of(block) {
             let _ = writeln!(text, "  {line}");
         }
     }
@@ -57,7 +55,12 @@ pub(crate) fn grants(grants: &[Grant]) -> String {
     for grant in grants {
         let until = humantime::format_rfc3339_seconds(grant.until);
         let rule = grant.checked().map(|rule| rule.to_string()).unwrap_or_default();
-        let _ = writeln!(text, "{}  until {until}  by {}  {}", grant.id, visible(&grant.by), visible(&rule));
+        let _ = writeln!(text, "{}  until {until}  by {}  {}", grant.id, visible_line(&grant.by), visible_line(&rule));
     }
     text
+}
+
+/// Each line of a text by itself, without anything that is not seen.
+pub(crate) fn lines_of(text: &str) -> Vec<String> {
+    text.split('\n').map(|line| visible_line(&line.replace('\t', "    "))).collect()
 }

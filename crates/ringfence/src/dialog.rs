@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_TIME};
+use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_TIME, visible_line};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::visible::{visible, visible_lines};
+use crate::approvals_text::lines_of;
 
 /// A reason is a sentence or two.
 const LONGEST_REASON: usize = 500;
@@ -181,7 +181,7 @@ impl<'a> Dialog<'a> {
                 self.note = Some("the arguments are as they were".to_owned());
             }
             Ok(args) => self.state = State::Edited(args),
-            Err(problem) => self.note = Some(visible(&problem)),
+            Err(problem) => self.note = Some(visible_line(&problem)),
         }
     }
 
@@ -250,11 +250,11 @@ impl<'a> Dialog<'a> {
     /// Who wants what, and why that is asked.
     fn head(&self) -> Vec<Line> {
         let ApprovalRequest { principal, agent, tool, reason, rule, layer, assurance, .. } = self.request;
-        let agent = agent.as_deref().map(|agent| format!(", agent `{}`,", visible(agent))).unwrap_or_default();
+        let agent = agent.as_deref().map(|agent| format!(", agent `{}`,", visible_line(agent))).unwrap_or_default();
         let mut lines = vec![
-            line(Style::Title, format!("`{}`{agent} wants to call `{}`", visible(principal), visible(tool))),
-            line(Style::Plain, visible(reason)),
-            line(Style::Faint, format!("asked by the rule `{}` ({})", visible(rule), layer.name())),
+            line(Style::Title, format!("`{}`{agent} wants to call `{}`", visible_line(principal), visible_line(tool))),
+            line(Style::Plain, visible_line(reason)),
+            line(Style::Faint, format!("asked by the rule `{}` ({})", visible_line(rule), layer.name())),
         ];
         if *assurance == Assurance::Person {
             lines.push(line(Style::Faint, "only a person's own answer counts here".to_owned()));
@@ -268,7 +268,7 @@ impl<'a> Dialog<'a> {
         let rule = self.request.grant.as_deref().unwrap_or_default();
         vec![
             line(Style::Title, "this rule would be added:".to_owned()),
-            line(Style::Plain, visible(rule)),
+            line(Style::Plain, visible_line(rule)),
             line(Style::Plain, String::new()),
             line(Style::Plain, format!("It holds for {days} days, in this directory and no other.")),
             line(Style::Plain, "`ringfence policy grants revoke ID` takes it back.".to_owned()),
@@ -283,7 +283,7 @@ impl<'a> Dialog<'a> {
             State::Choose => {
                 format!("[y] yes  [n] no  [e] edit  [a] always  [v] view all  [?] help   {time}")
             }
-            State::Reason(reason) => format!("no, because (Enter sends, Esc goes back): {}", visible(reason)),
+            State::Reason(reason) => format!("no, because (Enter sends, Esc goes back): {}", visible_line(reason)),
             State::Always => format!("allow this for good?  [y] yes  [n] back   {time}"),
             State::View { .. } => format!("[space] on  [b] back up  [j][k] a line  [q] done   {time}"),
             State::Help => format!("any key goes back   {time}"),
@@ -315,12 +315,12 @@ fn line(style: Style, text: String) -> Line {
 
 fn pretty(args: &Value) -> Vec<Line> {
     let text = serde_json::to_string_pretty(args).unwrap_or_default();
-    visible_lines(&text).into_iter().map(|text| line(Style::Plain, text)).collect()
+    lines_of(&text).into_iter().map(|text| line(Style::Plain, text)).collect()
 }
 
 /// The preview; a diff has its colours.
 fn preview(text: &str) -> Vec<Line> {
-    let lines = visible_lines(text.trim_end_matches('\n'));
+    let lines = lines_of(text.trim_end_matches('\n'));
     let is_diff = lines.iter().any(|line| line.starts_with("@@ "));
     let style = |line: &str| match line.as_bytes().first() {
         Some(b'+') if is_diff => Style::Added,

@@ -16,5 +16,4 @@ pub mod run;
 pub mod run_log;
 pub mod store;
 pub mod terminal;
-mod visible;
 pub mod wire;

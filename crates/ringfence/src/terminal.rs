@@ -19,7 +19,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Principal, Word};
+use ringfence_kernel::{
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Principal, Word, visible_line,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -35,7 +37,6 @@ use crate::approve::nobody;
 use crate::config::Environment;
 use crate::dialog::{Dialog, Key, Line, Size, Step, Style};
 use crate::launch::{Patience, edit};
-use crate::visible::visible;
 
 /// How often the window and the time are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -127,7 +128,7 @@ impl Terminal {
             None => "no longer asked here: answered elsewhere, or cancelled",
         };
         let mut terminal = terminal;
-        writeln!(terminal, "ringfence: {}: {said}", visible(&request.tool))?;
+        writeln!(terminal, "ringfence: {}: {said}", visible_line(&request.tool))?;
         Ok(answer)
     }
 
