@@ -184,6 +184,11 @@ pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
     }
 }
 
+/// Whether a batch of a dead process is still to be taken back.
+pub(crate) fn is_unsettled(mount: &Mount) -> bool {
+    names_in(mount.locks.directory(), usize::MAX).unwrap_or_default().iter().any(|name| name.starts_with(PENDING))
+}
+
 /// Finishes every batch whose process died.
 pub(crate) fn recover_batches(mount: &Mount) {
     for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
@@ -203,7 +208,8 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
     let is_done = name.starts_with(DONE.as_bytes());
     let mut all = true;
     for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
-        let settled = open_parent(mount, &entry.parent).is_some_and(|parent| {
+        // Where the directory is gone, there is nothing that could be taken back.
+        let settled = open_parent(mount, &entry.parent).is_none_or(|parent| {
             let settled =
                 if is_done { clear(mount, parent.as_fd(), &entry) } else { take_back(mount, parent.as_fd(), &entry) };
             settled.is_ok()

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Assurance, Context, ErrorKind, Layer, Preset, Principal, Scope, ToolError, Verdict};
+use crate::{Assurance, Context, ErrorKind, Layer, Preset, Principal, Scope, ToolError, Touch, Verb, Verdict};
 
 /// The right to run one planned call.
 #[derive(Debug)]
@@ -21,11 +21,13 @@ pub struct Ticket<'a> {
     cx: &'a Context<'a>,
     change: String,
     approval: Option<&'a Approval>,
+    may_lose: bool,
 }
 
 impl<'a> Ticket<'a> {
-    pub(crate) fn new(cx: &'a Context<'a>, change: String, approval: Option<&'a Approval>) -> Self {
-        Self { cx, change, approval }
+    pub(crate) fn new(cx: &'a Context<'a>, change: String, approval: Option<&'a Approval>, touches: &[Touch]) -> Self {
+        let may_lose = touches.iter().any(|touch| touch.verb == Verb::Lose);
+        Self { cx, change, approval, may_lose }
     }
 
     pub fn context(&self) -> &'a Context<'a> {
@@ -46,6 +48,11 @@ impl<'a> Ticket<'a> {
     /// Who said yes, and how sure that is.
     pub fn approval(&self) -> Option<&'a Approval> {
         self.approval
+    }
+
+    /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
+    pub fn may_lose(&self) -> bool {
+        self.may_lose
     }
 
     /// To be called right before the world changes. An error means that nobody waits any more: stop.

@@ -541,7 +541,7 @@ impl Trip {
         let change = if changes { id::mint("c")? } else { String::new() };
         let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
         self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
-        let ticket = Ticket::new(cx, change, approved);
+        let ticket = Ticket::new(cx, change, approved, touches);
         let result = planned.run(&ticket, self.notes);
         // From here on the reply is ours to give, or nobody's.
         if cx.stalled() || cx.signal().commit().is_err() {

@@ -208,7 +208,7 @@ fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str
 
 /// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
 fn least_assurance(touch: &Touch, seen: &Seen<'_>) -> Assurance {
-    let gives_away = touch.verb == Verb::Fetch || (seen.is_secret() && touch.verb != Verb::List);
+    let gives_away = matches!(touch.verb, Verb::Fetch | Verb::Lose) || (seen.is_secret() && touch.verb != Verb::List);
     if gives_away || (seen.is_protected() && touch.verb.changes()) { Assurance::Person } else { Assurance::Relayed }
 }
 

@@ -139,7 +139,8 @@ fn wire_for(
         }
     }
     let session = Session {
-        id: format!("cli-{}", std::process::id()),
+        // A number of the system would come back in the next container.
+        id: format!("cli-{}", &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]),
         principal: match who {
             Who::Agent => Principal::agent("command line"),
             Who::Person => Principal::person("person at the command line"),

@@ -17,6 +17,7 @@ use super::state::State;
 use crate::again::{fsync, openat};
 use crate::content::read_chunk;
 use crate::fault::fault;
+use crate::known::At;
 use crate::mount::{Mount, look, rename_onto_nothing};
 use crate::name::KEEP;
 use crate::replace::{Old, copy_attributes, write_all};
@@ -106,13 +107,23 @@ impl Keep {
     }
 
     /// A copy of the first `length` bytes of a file, with its mode, owner and time.
-    pub(crate) fn copy(&self, old: &Old, length: u64, image: &str, cx: &Context<'_>) -> Result<State, ToolError> {
+    pub(crate) fn copy(
+        &self,
+        mount: &Mount,
+        old: &Old,
+        length: u64,
+        image: &str,
+        cx: &Context<'_>,
+    ) -> Result<State, ToolError> {
         let fail = |errno| fault(errno, KEEP);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
         let fd = openat(&self.fd, image, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
         let copied = copy_into(&fd, old, length, cx);
         let state = copied.and_then(|()| {
             let stamp = Stamp::of(&fstat(&fd).map_err(fail)?);
+            // What is copied from a secret is one.
+            let known = mount.known.recall(At::open(&old.fd), &old.stamp);
+            mount.weigh(known, At::open(&fd), &stamp);
             State::of_open(&fd, &stamp, KEEP, cx)
         });
         if state.is_err() {
@@ -163,8 +174,12 @@ fn copy_into(fd: &OwnedFd, old: &Old, length: u64, cx: &Context<'_>) -> Result<(
 fn open(mount: &Mount) -> Result<Keep, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL;
     let fd = openat(&mount.root, KEEP, flags, Mode::empty())?;
-    let device = Stamp::of(&fstat(&fd)?).id.device;
-    Ok(Keep { fd, device })
+    let stamp = Stamp::of(&fstat(&fd)?);
+    // One that others can write to is not as we made it, whatever its inode is.
+    if stamp.mode & 0o077 != 0 || stamp.owner.0 != geteuid().as_raw() {
+        return Err(Errno::ACCESS);
+    }
+    Ok(Keep { fd, device: stamp.id.device })
 }
 
 /// A directory of this user that nobody else may enter, with nothing in it: we made it and died, or somebody made it for

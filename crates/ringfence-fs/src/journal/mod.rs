@@ -16,10 +16,12 @@ mod state;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::SystemTime;
 
-use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, Ticket, ToolError, Touch, Verb};
+use ringfence_kernel::{
+    Context, Dialect, ErrorKind, Limits, Pace, Sensitivity, Signal, Ticket, ToolError, Touch, Verb,
+};
 use rustix::fs::{Access, AtFlags, accessat, fstat};
 
 pub(crate) use self::effect::{Effect, split};
@@ -28,8 +30,10 @@ pub(crate) use self::index::{Entry, Journal, Status};
 pub(crate) use self::picture::Source;
 pub(crate) use self::reverse::{Doing, Force, Reversal};
 pub(crate) use self::state::{Form, Look, State};
-use crate::mount::Mount;
-use crate::name::show;
+use crate::known::At;
+use crate::mount::{Mount, look};
+use crate::name::{read_back, show};
+use crate::recover::open_parent;
 use crate::replace::Old;
 use crate::slot::{Made, Slot};
 use crate::stamp::Stamp;
@@ -105,7 +109,7 @@ impl Mount {
         let Some(journal) = &self.journal else { return Ok(Fate::Gone) };
         let cx = ticket.context();
         if !self.can_be_kept(old.stamp.size, cx) {
-            return if ticket.approved() { Ok(Fate::Gone) } else { Err(unkept()) };
+            return if ticket.may_lose() { Ok(Fate::Gone) } else { Err(unkept()) };
         }
         let keep = self.make_keep(journal)?;
         let image = image_name(ticket.change(), index);
@@ -113,11 +117,33 @@ impl Mount {
         if old.stamp.links == 1 && here == keep.device {
             return Ok(Fate::Kept { image });
         }
-        match keep.copy(old, old.stamp.size, &image, cx) {
+        match keep.copy(self, old, old.stamp.size, &image, cx) {
             Ok(_) => Ok(Fate::Copied { image }),
-            Err(_) if ticket.approved() && cx.check().is_ok() => Ok(Fate::Gone),
+            Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(Fate::Gone),
             Err(error) => Err(error),
         }
+    }
+
+    /// What is known, whatever they are called, of the files that a change was about: those that are there, and those that
+    /// are kept.
+    pub(crate) fn known_of(&self, effects: &[Effect]) -> Sensitivity {
+        let recall = |parent: BorrowedFd<'_>, name: &[u8]| match look(parent, name) {
+            Ok(Some(stamp)) => self.known.recall(At { fd: parent, name }, &stamp),
+            _ => Sensitivity::default(),
+        };
+        let mut known = Sensitivity::default();
+        for path in effects.iter().flat_map(Effect::paths) {
+            let path = read_back(path);
+            let (parent, name) = split(&path);
+            if let Some(parent) = open_parent(self, parent) {
+                known = known.or(recall(parent.as_fd(), name));
+            }
+        }
+        if let Some(keep) = self.keep() {
+            let images = effects.iter().filter_map(Effect::image);
+            known = images.fold(known, |known, (image, _)| known.or(recall(keep.fd(), image.as_bytes())));
+        }
+        known
     }
 
     /// What something that is to be removed is called in the keep, as it is and with all of its names. Nothing where it
@@ -131,7 +157,7 @@ impl Mount {
     ) -> Result<Option<String>, ToolError> {
         let Some(journal) = &self.journal else { return Ok(None) };
         if !self.can_be_kept(state.size, ticket.context()) || !self.is_on_its_device(parent) {
-            return if ticket.approved() { Ok(None) } else { Err(unkept()) };
+            return if ticket.may_lose() { Ok(None) } else { Err(unkept()) };
         }
         self.make_keep(journal)?;
         Ok(Some(image_name(ticket.change(), index)))

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError, Verb};
+use ringfence_kernel::{Assurance, Context, ErrorKind, Ticket, ToolError, Verb};
 use rustix::fs::{RenameFlags, fstat};
 use rustix::io::Errno;
 
@@ -18,7 +18,7 @@ use super::picture::{Inode, Source, open_source, open_straight};
 use super::state::{Form, State};
 use crate::again::{fsync, renameat_with};
 use crate::batch::{inode_at, take_back};
-use crate::batch_note::{BatchNote, Entry as Noted, Step};
+use crate::batch_note::{BatchNote, Entry as Noted, Step, is_unsettled};
 use crate::content::read_up_to;
 use crate::fault::{fault, unsynced};
 use crate::locks::TreeHeld;
@@ -135,6 +135,10 @@ impl Reversal {
         self.undoes == other.undoes && self.effects == other.effects
     }
 
+    pub(crate) fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
     pub(crate) fn undoes(&self) -> &[String] {
         &self.undoes
     }
@@ -151,6 +155,13 @@ impl Reversal {
     pub(crate) fn carry_out(self, mount: &Mount, tree: &TreeHeld, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let Some(journal) = &mount.journal else { return Err(fault(Errno::NOENT, "journal")) };
         self.judge(mount, ticket)?;
+        // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
+        if is_unsettled(mount) {
+            let message = "an earlier change was interrupted and could not be taken back yet; nothing was undone";
+            return Err(
+                ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed")
+            );
+        }
         let change = ticket.change();
         let keep = mount.make_keep(journal)?;
         let named = |image: &str| name_image(change, image);
@@ -216,7 +227,8 @@ impl Reversal {
     /// Asks the rules about guarded files, whatever the way that they change.
     fn judge(&self, mount: &Mount, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let cx = ticket.context();
-        let by_person = ticket.approved() || cx.origin().is_some_and(|origin| origin.may_undo);
+        let answered = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
+        let by_person = answered || cx.origin().is_some_and(|origin| origin.may_undo);
         for Judged { path, before, after } in &self.judged {
             let read = |thing: &Option<(Source, u64)>| {
                 thing.as_ref().map(|(source, size)| contents(mount, source, *size, cx)).transpose()
@@ -232,7 +244,7 @@ impl Reversal {
             let fd = open_source(mount, from, shown)?;
             let stamp = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, shown))?);
             let old = Old { fd, stamp: Stamp { mode: state.mode, ..stamp } };
-            let made = keep.copy(&old, state.size, &name_image(change, image), cx)?;
+            let made = keep.copy(mount, &old, state.size, &name_image(change, image), cx)?;
             if !state.is(&made) {
                 return Err(changed(shown));
             }

@@ -168,12 +168,15 @@ impl Tool for ShowChange {
             let images = entries.iter().flat_map(|entry| &entry.change.effects).filter_map(Effect::image);
             let images = images.map(|(image, _)| kept(image)).collect();
             if let Some(entry) = entries.into_iter().find(is_it) {
+                mount.look_around(cx)?;
+                let known = mount.known_of(&entry.change.effects);
                 let read = |path: &str| Touch {
                     verb: Verb::Read,
                     place: Place {
                         mount: Arc::clone(&mount.alias),
                         given: path.to_owned(),
                         shown: shown(&mount, path),
+                        sensitivity: known,
                         ..Place::default()
                     },
                 };

@@ -141,7 +141,8 @@ impl Tool for Undo {
         mount.check_in_place(cx.pace)?;
         mount.check_keep()?;
         let reversal = Reversal::plan(&mount, &entries, args.force, cx)?;
-        check_conflicts(&mount, &reversal)?;
+        check_conflicts(&mount, &reversal, &origin)?;
+        mount.look_around(cx)?;
         let touches = if args.dry_run {
             let listed = |path: &String| Touch { verb: Verb::List, place: place(&mount, path) };
             reversal.paths().iter().map(listed).collect()
@@ -173,7 +174,7 @@ impl Tool for Undo {
         recover_notes(&mount);
         check_still_so(&mount, &entries)?;
         let now = Reversal::plan(&mount, &entries, force, ticket.context())?;
-        check_conflicts(&mount, &now)?;
+        check_conflicts(&mount, &now, &ticket.context().origin().cloned().unwrap_or_default())?;
         if !now.is_same(&reversal) {
             let message = "what would be undone changed since the call was planned; nothing was undone";
             return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"));
@@ -299,8 +300,14 @@ fn check_still_so(mount: &Mount, entries: &[Entry]) -> Result<(), ToolError> {
     Ok(())
 }
 
-fn check_conflicts(mount: &Mount, reversal: &Reversal) -> Result<(), ToolError> {
+/// An agent is told which paths, and not what is there: it may not be its to see.
+fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Result<(), ToolError> {
     let Some(first) = reversal.conflicts.first() else { return Ok(()) };
+    if !origin.may_undo {
+        let paths: Vec<String> = reversal.conflicts.iter().map(|conflict| shown(mount, &conflict.path)).collect();
+        let message = format!("`{}` is not as the change left it; nothing was undone", shown(mount, &first.path));
+        return Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths));
+    }
     let paths: Vec<serde_json::Value> = reversal
         .conflicts
         .iter()
@@ -327,9 +334,10 @@ fn check_conflicts(mount: &Mount, reversal: &Reversal) -> Result<(), ToolError> 
 
 /// Everything that would be touched, with what is in directories.
 fn touches(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<Touch>, ToolError> {
+    let known = mount.known_of(reversal.effects());
     let mut touches = Vec::new();
     for Doing { verb, path, tree } in reversal.doings() {
-        let place = place(mount, &path);
+        let place = Place { sensitivity: known, ..place(mount, &path) };
         let directory = tree.and_then(|tree| {
             let (parent, name) = tree.open_parent(mount)?;
             mount.resolver.open_child(std::os::fd::AsFd::as_fd(&parent), &name).ok()

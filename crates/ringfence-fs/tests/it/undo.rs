@@ -12,6 +12,7 @@ use ringfence_fs::Backend;
 use ringfence_kernel::{Bits, ErrorKind, Limits, Preset, Principal, Session};
 use serde_json::{Value, json};
 
+use crate::person::Person;
 use crate::snapshot::{What, snapshot};
 use crate::world::{Setup, World};
 
@@ -232,15 +233,20 @@ fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
     world.write("f", "three\n");
     let answer = world.call("undo", &json!({"change": change}));
     assert_eq!(answer.error, Some(ErrorKind::Conflict));
+    // What is there may not be an agent's to know.
+    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+    assert_eq!(reply["error"]["details"]["conflicts"], json!(["f"]));
+    assert!(!answer.text.contains("bytes"), "{}", answer.text);
+    assert_eq!(world.read("f"), "three\n");
+    let insist = json!({"change": change, "force": true});
+    assert_eq!(world.error("undo", &insist), ErrorKind::PermissionDenied);
+    let world = world.by_person();
+    let answer = world.call("undo", &json!({"change": change}));
     let reply: Value = serde_json::from_str(&answer.text).unwrap();
     let conflict = &reply["error"]["details"]["conflicts"][0];
     assert_eq!(conflict["path"], "f");
     assert!(conflict["expected"].as_str().unwrap().contains("4 bytes"), "{conflict}");
     assert!(conflict["found"].as_str().unwrap().contains("6 bytes"), "{conflict}");
-    assert_eq!(world.read("f"), "three\n");
-    let insist = json!({"change": change, "force": true});
-    assert_eq!(world.error("undo", &insist), ErrorKind::PermissionDenied);
-    let world = world.by_person();
     let undo = world.change("undo", &insist);
     assert_eq!(world.read("f"), "one\n");
     world.value("redo", &json!({"change": undo}));
@@ -486,4 +492,24 @@ fn a_line_that_was_cut_goes_and_others_stay() {
     assert!(text.starts_with(&whole) && text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
     world.undo(&change);
     assert!(!world.root.join("f").exists());
+}
+
+#[test]
+fn a_secret_stays_one_in_the_journal_and_after_an_undo() {
+    let asking = |person| Setup { person, ..Setup::default() };
+    let world = World::with(asking(None));
+    world.write(".env", "KEY=hunter2\n");
+    std::fs::hard_link(world.root.join(".env"), world.root.join("notes.txt")).unwrap();
+    assert_eq!(world.error("read_file", &json!({"path": "notes.txt"})), ErrorKind::ApprovalDenied);
+    let world = world.reopened(asking(Some(Person::saying_yes())));
+    let change = world.change("write_file", &json!({"path": "notes.txt", "content": "x"}));
+    let world = world.reopened(asking(None));
+    let shown = world.call("show_change", &json!({"change": change}));
+    assert_eq!(shown.error, Some(ErrorKind::ApprovalDenied), "{}", shown.text);
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::ApprovalDenied);
+    let world = world.reopened(asking(Some(Person::saying_yes())));
+    world.undo(&change);
+    let world = world.reopened(asking(None));
+    let read = world.call("read_file", &json!({"path": "notes.txt"}));
+    assert_eq!(read.error, Some(ErrorKind::ApprovalDenied), "{}", read.text);
 }

@@ -389,6 +389,11 @@ fn a_kill_at_any_system_call_of_an_undo_leaves_all_of_it_or_nothing() {
             if said.code != Some(0) || site.tree() != *expected {
                 problems.push(format!("{point:?}: after it {again:?} gave {said:?} and {:?}", names(&site.tree())));
             }
+            // Nothing of the dead one is left that could come over it later.
+            look_in(&site);
+            if site.tree() != *expected {
+                problems.push(format!("{point:?}: and a look gave {:?}", names(&site.tree())));
+            }
         }
     }
     println!("{kills} kills of an undo");
@@ -758,4 +763,27 @@ fn a_batch_that_cannot_be_taken_back_says_so_and_is_taken_back_later() {
     look_in(&site);
     assert_eq!((site.read("f1"), site.read("f2")), ("one\n".to_owned(), "two\n".to_owned()));
     assert_eq!(site.leftovers(), [""; 0]);
+}
+
+#[test]
+fn an_undo_that_was_killed_and_made_again_is_not_taken_back_by_a_later_call() {
+    if !strace_is_here() {
+        return;
+    }
+    for nth in 1..5 {
+        let site = Site::in_memory();
+        site.write("sub/c", "old\n");
+        site.call("write_file", &json!({"path": "sub/c", "content": "new\n"})).value();
+        site.call("delete_file", &json!({"path": "sub", "recursive": true})).value();
+        let point = Point { call: "renameat2", nth, tamper: Tamper::Kill };
+        let killed = traced_program(&site, point, &UNDO, b"", None).met;
+        assert!(killed || nth > 1);
+        if killed {
+            site.run(&UNDO);
+        }
+        assert_eq!(site.read("sub/c"), "old\n", "{nth}");
+        site.write("sub/NEW.md", "hours of work\n");
+        look_in(&site);
+        assert_eq!((site.read("sub/c"), site.read("sub/NEW.md")), ("old\n".to_owned(), "hours of work\n".to_owned()));
+    }
 }
