@@ -481,7 +481,9 @@ impl Trip {
         bits: BitSet,
         preview: Preview,
     ) -> Asked {
-        let is_ours = |touch: &Touch| self.directories.contains_key(touch.place.mount.as_ref());
+        // What goes for good is asked about each time.
+        let is_ours =
+            |touch: &Touch| touch.verb != Verb::Lose && self.directories.contains_key(touch.place.mount.as_ref());
         let grant = match touches.iter().all(is_ours) {
             true => self.parts.policy.grant_for(&self.question(&touches)),
             false => None,
