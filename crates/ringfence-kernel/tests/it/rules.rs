@@ -711,3 +711,38 @@ proptest! {
         prop_assert!(decisions.is_sorted(), "{:?}", decisions);
     }
 }
+
+#[test]
+fn what_may_be_granted_is_this_one_call_and_nothing_that_deserves_a_second_look() {
+    let rules = Rules::of(Preset::Ask);
+    let offered = |rules: &Rules, touches: &[Touch]| {
+        let granted = rules.grant_for(&Question::new(&session(), "write_file", touches, BitSet::default()))?;
+        let rule = Rule::new(granted, "granted").unwrap();
+        // With it the call happens; another tool, path or effect is asked about as before.
+        let with = rules.clone().with(Layer::Grants, vec![rule.clone()]);
+        assert_eq!(decide_with(&with, touches, &[]).decision, Allow);
+        assert_eq!(decide(&with, Verb::Overwrite, "elsewhere"), Ask);
+        assert_eq!(decide(&with, Verb::Delete, "elsewhere"), Ask);
+        Some(rule.to_string())
+    };
+    let some = |count: usize| (0..count).map(|n| touch(Verb::Overwrite, &format!("f{n}"))).collect::<Vec<_>>();
+    let line = offered(&rules, &[touch(Verb::Read, "b"), touch(Verb::Overwrite, "a")]).unwrap();
+    for part in [r#"tool = "write_file""#, r#"effect = "overwrite""#, r#"path = "./a""#, r#"agent = "writer""#] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(offered(&rules, &some(8)).is_some());
+    assert_eq!(offered(&rules, &some(9)), None);
+    assert_eq!(offered(&rules, &[touch(Verb::Overwrite, "a"), touch(Verb::Delete, "b")]), None);
+    let mut elsewhere = touch(Verb::Overwrite, "b");
+    elsewhere.place.mount = Arc::from("pkg");
+    assert_eq!(offered(&rules, &[touch(Verb::Overwrite, "a"), elsewhere]), None);
+    for touch in [touch(Verb::Read, ".env"), touch(Verb::Overwrite, ".git/config"), touch(Verb::Fetch, "docs.rs:443")] {
+        assert_eq!(offered(&rules, std::slice::from_ref(&touch)), None, "{touch:?}");
+    }
+    assert_eq!(offered(&rules, &[touch(Verb::Read, "a")]), None);
+    assert_eq!(offered(&rules, &[]), None);
+    // What a person wrote down to be asked about is asked about.
+    let wants = Rules::of(Preset::Ask).with(Layer::User, vec![rule(json!({"decision": "ask", "path": "a"}))]);
+    assert_eq!(offered(&wants, &[touch(Verb::Overwrite, "a")]), None);
+    assert_eq!(offered(&Rules::of(Preset::ReadOnly), &[touch(Verb::Overwrite, "a")]), None);
+}
