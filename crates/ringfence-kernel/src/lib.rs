@@ -36,6 +36,7 @@ mod store;
 mod suggest;
 mod tool;
 mod visible;
+mod workspace;
 
 pub use ask::Suspended;
 pub use bits::{Bit, BitSet, Bits};
@@ -62,3 +63,4 @@ pub use store::{MemoryStore, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{Context, NET, Origin, Pace, Place, Plan, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};
+pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};

@@ -1,0 +1,97 @@
+//! What a program that runs for an agent sees of the files, and what becomes of what it changed.
+//!
+//! The jail knows nothing of mounts, policy and journal; the fence knows nothing of processes. They meet in
+//! `Workspace`: a jail shows its program a `View`, and gives back what the program left in the layer above it.
+//!
+//! Not here: any file. `ringfence-fs` implements this, `ringfence-sandbox` uses it.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::{Context, Preview, Ticket, ToolError, Touch};
+
+/// The files that programs may work on.
+pub trait Workspace: Send + Sync + fmt::Debug {
+    /// What a program sees that starts now.
+    fn view(&self, cx: &Context<'_>) -> Result<View, ToolError>;
+
+    /// What a program changed. `upper` is the layer of an overlay above the view's directory, made by the program and
+    /// therefore by nobody that is trusted. Reads only.
+    fn changes(&self, view: &View, upper: OwnedFd, cx: &Context<'_>) -> Result<Box<dyn Changes>, ToolError>;
+}
+
+/// What a program sees.
+#[derive(Debug)]
+pub struct View {
+    /// The workspace, which the program may change in a layer of its own.
+    pub workspace: Shown,
+    /// Further mounts, which it may read.
+    pub beside: Vec<Shown>,
+    /// What is changed below later than this was not changed by the program.
+    pub started: SystemTime,
+}
+
+/// One directory that a program sees.
+#[derive(Debug)]
+pub struct Shown {
+    /// What callers call it, without `@`.
+    pub alias: String,
+    /// The directory itself, held.
+    pub directory: OwnedFd,
+    /// Where it was found, for the one who has to find it again in another mount namespace. What is found there counts
+    /// only if it is the held one.
+    pub path: PathBuf,
+    /// Files and directories below it that the program must find empty: secrets.
+    pub masked: Vec<PathBuf>,
+    /// Files and directories below it that are not the program's business at all, such as the trash.
+    pub hidden: Vec<PathBuf>,
+}
+
+/// What a program changed in the workspace: to be judged, shown, and committed as one or dropped.
+pub trait Changes: Send + fmt::Debug {
+    /// For the policy. Nothing, where nothing changed.
+    fn touches(&self) -> Vec<Touch>;
+
+    /// For the reply.
+    fn list(&self) -> Vec<ChangedPath>;
+
+    /// For a person. What it showed is kept, so that `commit` can tell whether it still holds.
+    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
+
+    /// Makes all of them beneath the workspace, or none.
+    fn commit(self: Box<Self>, ticket: &Ticket<'_>) -> Result<(), ToolError>;
+}
+
+/// One path that a program changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedPath {
+    /// As replies spell it.
+    pub path: String,
+    pub what: ChangeKind,
+    /// Bytes that are there now. Nothing for what has no contents.
+    pub size: Option<u64>,
+}
+
+/// What happened to a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Created,
+    Modified,
+    Deleted,
+    /// The same contents are at another path now.
+    Renamed {
+        from: String,
+    },
+    /// Only the permissions are others.
+    Mode,
+    /// A symbolic link, new or pointing elsewhere.
+    Link,
+}
+
+/// The way out to the network that a program may be granted.
+pub trait Egress: Send + Sync + fmt::Debug {
+    /// A connected socket that speaks for the program to these hosts (`host` or `host:port`), and to no others.
+    fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<OwnedFd, ToolError>;
+}
