@@ -53,13 +53,20 @@ pub(crate) enum Heard {
 }
 
 impl Host {
-    pub(crate) async fn ask(&self, trip: &Trip, shown: &Shown, cancel: &CancellationToken) -> Result<Heard, Fatal> {
+    /// Asks and waits. Where the call cannot be put off, it waits for another front instead.
+    pub(crate) async fn ask(
+        &self,
+        trip: &Trip,
+        shown: &Shown,
+        may_be_put_off: bool,
+        cancel: &CancellationToken,
+    ) -> Result<Heard, Fatal> {
         let request = request(trip, shown)?;
         let pending = Pending::open(&self.parts, &request).await?;
         let word = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            word = timeout(trip.session.limits.approval_time, self.first_word(&request)) => Some(word),
+            word = timeout(trip.session.limits.approval_time, self.first_word(&request, may_be_put_off)) => Some(word),
         };
         let answered = match word {
             None => {
@@ -83,11 +90,15 @@ impl Host {
     }
 
     /// The answer of our own approver, or of another front that was first.
-    async fn first_word(&self, request: &ApprovalRequest) -> Result<Word, Fatal> {
-        tokio::select! {
+    async fn first_word(&self, request: &ApprovalRequest, may_be_put_off: bool) -> Result<Word, Fatal> {
+        let word = tokio::select! {
             biased;
             word = self.parts.approver.ask(request) => Ok(word),
             answered = self.answered_elsewhere(&request.id) => answered.map(Word::Now),
+        };
+        match word {
+            Ok(Word::Later) if !may_be_put_off => self.answered_elsewhere(&request.id).await.map(Word::Now),
+            word => word,
         }
     }
 

@@ -117,6 +117,7 @@ fn standard(kind: ErrorKind) -> &'static str {
         ErrorKind::Timeout => "TIMEOUT",
         ErrorKind::Cancelled => "CANCELLED",
         ErrorKind::UnknownTool => "UNKNOWN_TOOL",
+        ErrorKind::Execution => "EXECUTION_ERROR",
         ErrorKind::Unavailable => "UNAVAILABLE",
         ErrorKind::Io => "IO_ERROR",
         ErrorKind::Internal => "INTERNAL",
@@ -147,6 +148,7 @@ fn miniclaw(error: &ToolError) -> &'static str {
         | ErrorKind::Transition
         | ErrorKind::Timeout
         | ErrorKind::Cancelled
+        | ErrorKind::Execution
         | ErrorKind::Unavailable
         | ErrorKind::Io
         | ErrorKind::Internal => "io_error",
@@ -171,6 +173,7 @@ fn crewagent(kind: ErrorKind) -> &'static str {
         ErrorKind::Timeout => "E_TIMEOUT",
         ErrorKind::Cancelled => "E_CANCELLED",
         ErrorKind::UnknownTool | ErrorKind::Unavailable => "TOOL_NOT_AVAILABLE",
+        ErrorKind::Execution => "TOOL_EXEC_FAILED",
         ErrorKind::PermissionDenied | ErrorKind::WrongType | ErrorKind::Io | ErrorKind::Internal => "E_INTERNAL",
     }
 }

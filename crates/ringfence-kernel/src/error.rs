@@ -54,6 +54,8 @@ pub enum ErrorKind {
     Cancelled,
     /// No such tool in this session's catalog.
     UnknownTool,
+    /// Code could not be run to its end. A program that exits with an error is a success.
+    Execution,
     /// This machine cannot provide the tool safely, or not now.
     Unavailable,
     /// Any other failure of the file system.

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::tool::Road;
 use crate::{
-    Abandon, Bit, Context, ErrorKind, Host, Pace, Policy, Question, Scope, Session, Signal, ToolCall, ToolError, Touch,
-    Verdict,
+    Abandon, Bit, Context, ErrorKind, Host, Pace, Policy, Progress, Question, Scope, Session, Signal, ToolCall,
+    ToolError, Touch, Verdict,
 };
 
 /// What would be decided about a call, and about everything that it would touch.
@@ -93,4 +93,6 @@ impl Road for Looking<'_> {
 
     /// Nothing happens.
     fn raise(&self, _: Bit) {}
+
+    fn report(&self, _: &Progress<'_>) {}
 }

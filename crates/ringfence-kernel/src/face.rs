@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::decode::decode;
 use crate::dialect::Notes;
-use crate::{Context, Dialect, Plan, Preview, Ticket, Tool, ToolError, Touch};
+use crate::{Context, Dialect, Limits, Next, Plan, Preview, Ticket, Tool, ToolError, Touch};
 
 /// A tool as one dialect offers it.
 pub struct Face<T: Tool> {
@@ -84,17 +85,37 @@ impl<T: Tool> Face<T> {
     }
 }
 
+impl<T: Tool> Face<T> {
+    fn render(&self, outcome: T::Outcome, notes: Notes) -> String {
+        match self.render {
+            Render::Value(render) => render(outcome, notes),
+            Render::Text(render) => render(&outcome),
+        }
+    }
+}
+
 /// A face bound to its tool, with the types gone: what a catalog holds.
 pub(crate) trait Offer: Send + Sync {
     fn definition(&self) -> &Definition;
     fn quick(&self) -> bool;
+    fn stops_itself(&self) -> bool;
+    fn time(&self, limits: &Limits) -> Duration;
     fn plan(&self, arguments: &str, cx: &Context<'_>) -> Result<(Vec<Touch>, Box<dyn Planned>), ToolError>;
 }
 
 /// A plan with the types gone: what the road carries from the policy to the run.
 pub(crate) trait Planned: Send {
     fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
-    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError>;
+    fn wants_review(&self) -> bool;
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<Ran, ToolError>;
+    fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError>;
+}
+
+/// How far a run brought a call.
+pub(crate) enum Ran {
+    Said(String),
+    /// There is more to decide about.
+    Rest(Vec<Touch>, Box<dyn Planned>),
 }
 
 pub(crate) fn bind<T: Tool>(tool: Arc<T>, face: Face<T>) -> Arc<dyn Offer> {
@@ -121,6 +142,14 @@ impl<T: Tool> Offer for Bound<T> {
         T::QUICK
     }
 
+    fn stops_itself(&self) -> bool {
+        T::STOPS_ITSELF
+    }
+
+    fn time(&self, limits: &Limits) -> Duration {
+        T::time(limits)
+    }
+
     fn plan(&self, arguments: &str, cx: &Context<'_>) -> Result<(Vec<Touch>, Box<dyn Planned>), ToolError> {
         let args = (self.face.decode)(arguments, cx.limits.argument_bytes)?;
         let Plan { touches, work } = self.tool.plan(args, cx)?;
@@ -133,12 +162,22 @@ impl<T: Tool> Planned for BoundPlan<T> {
         self.tool.preview(&mut self.work, cx)
     }
 
-    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<String, ToolError> {
-        let outcome = self.tool.run(self.work, ticket)?;
-        Ok(match self.face.render {
-            Render::Value(render) => render(outcome, notes),
-            Render::Text(render) => render(&outcome),
+    fn wants_review(&self) -> bool {
+        self.tool.wants_review(&self.work)
+    }
+
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<Ran, ToolError> {
+        let Self { tool, face, work } = *self;
+        let outcome = tool.run(work, ticket)?;
+        Ok(match tool.follow(outcome) {
+            Next::Done(outcome) => Ran::Said(face.render(outcome, notes)),
+            Next::Rest(Plan { touches, work }) => Ran::Rest(touches, Box::new(Self { tool, face, work })),
         })
+    }
+
+    fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError> {
+        let outcome = self.tool.leave(self.work, refused)?;
+        Ok(self.face.render(outcome, notes))
     }
 }
 

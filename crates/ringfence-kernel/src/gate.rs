@@ -57,6 +57,7 @@ impl<'a> Ticket<'a> {
 
     /// To be called right before the world changes. An error means that nobody waits any more: stop.
     pub fn commit(&self) -> Result<(), ToolError> {
+        self.cx.check()?;
         self.cx.signal().commit()
     }
 }

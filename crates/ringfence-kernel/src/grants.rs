@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::path_pattern;
 use crate::rule::Seen;
-use crate::{Decision, Layer, Policy, Question, Rule, RuleText, Rules, Touch, Verb, Verdict};
+use crate::{Decision, Layer, Policy, Question, Rule, RuleText, Rules, Touch, Verdict};
 
 /// How long a grant holds.
 pub const GRANT_TIME: Duration = Duration::from_hours(30 * 24);
@@ -139,6 +139,6 @@ pub(crate) fn rule_line(text: &RuleText) -> Option<String> {
 
 fn may_be_granted(touch: &Touch, verdict: &Verdict) -> bool {
     let seen = Seen::of(touch);
-    let ordinary = !seen.is_secret() && !seen.is_protected() && touch.verb != Verb::Fetch;
+    let ordinary = !seen.is_secret() && !seen.is_protected() && touch.verb.is_about_files();
     ordinary && verdict.layer == Layer::Preset && verdict.grant.is_some()
 }

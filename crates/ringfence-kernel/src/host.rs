@@ -19,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ask::{Heard, Shown, Suspended, not_yet};
 use crate::dialect::Notes;
-use crate::face::{Offer, Planned};
+use crate::face::{Offer, Planned, Ran};
 use crate::gate::{Answer, explained};
 use crate::record::Moment;
 use crate::tool::Road;
 use crate::{
-    Abandon, Approval, Approver, AuditLost, AuditSink, Bit, BitSet, Context, Decision, Desk, ErrorKind, Grant, Origin,
-    Pace, Policy, Preview, Principal, Question, Record, Scope, Session, Signal, Store, StoreLost, Ticket, ToolError,
-    Touch, Verb, Verdict, id,
+    Abandon, Approval, Approver, AuditLost, AuditSink, Bit, BitSet, Context, Decision, Desk, ErrorKind, Grant,
+    Listener, Origin, Pace, Policy, Preview, Principal, Progress, Question, Record, Scope, Session, Signal, Store,
+    StoreLost, Ticket, ToolError, Touch, Verb, Verdict, id,
 };
 
 /// How often a person may change the arguments of one call before it is refused.
@@ -34,6 +34,9 @@ const ROUNDS: usize = 3;
 
 /// How long a committed change is waited for after its deadline, before the reply says that its end is unknown.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// How long a call that ends by itself is given to do so.
+const STOP_TIME: Duration = Duration::from_secs(5);
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
 #[derive(Clone, Debug)]
@@ -114,7 +117,18 @@ impl Host {
         call: ToolCall,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
-        match self.depart(session, call)? {
+        self.call_heard(session, call, cancel, None).await
+    }
+
+    /// Makes one call, and lets somebody hear how it is getting on.
+    pub async fn call_heard(
+        &self,
+        session: &Arc<Session>,
+        call: ToolCall,
+        cancel: &CancellationToken,
+        listener: Option<Arc<dyn Listener>>,
+    ) -> Result<Reply, Fatal> {
+        match self.depart(session, call, listener)? {
             Ok((trip, offer)) => self.go(trip, offer, cancel).await,
             Err(reply) => Ok(reply),
         }
@@ -133,20 +147,33 @@ impl Host {
             },
             call,
             started: Instant::now(),
+            time: session.limits.call_time,
+            stops_itself: false,
             covered: None,
             notes: Notes::default(),
+            listener: None,
         }
     }
 
     /// Finds the tool, for who may call it. A reply where there is none.
-    pub(crate) fn depart(&self, session: &Arc<Session>, call: ToolCall) -> Result<Result<Departed, Reply>, Fatal> {
+    pub(crate) fn depart(
+        &self,
+        session: &Arc<Session>,
+        call: ToolCall,
+        listener: Option<Arc<dyn Listener>>,
+    ) -> Result<Result<Departed, Reply>, Fatal> {
         let offer = session.catalog.offer(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
         let call = match &offer {
             Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
             None => call,
         };
-        let trip = Arc::new(self.trip(session, call));
+        let mut trip = Trip { listener, ..self.trip(session, call) };
+        if let Some(offer) = &offer {
+            trip.time = offer.time(&session.limits);
+            trip.stops_itself = offer.stops_itself();
+        }
+        let trip = Arc::new(trip);
         if !session.principal.may(Scope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
             return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
@@ -161,24 +188,41 @@ impl Host {
     /// From the start to the reply, with as many questions as it takes.
     async fn go(&self, mut trip: Arc<Trip>, offer: Arc<dyn Offer>, cancel: &CancellationToken) -> Result<Reply, Fatal> {
         for _ in 0..ROUNDS {
-            let asked = match self.set_out(&trip, &offer, cancel).await? {
-                Leg::Done(reply) => return Ok(reply),
-                Leg::Asked(asked) => asked,
-            };
-            let answer = match self.ask(&trip, &asked.shown, cancel).await? {
-                Heard::Answer(answer) => answer,
-                Heard::Later(suspended) => {
-                    let reply = trip.refuse(&asked.touches, &not_yet(&suspended.request))?;
-                    return Ok(Reply { suspended: Some(suspended), ..reply });
-                }
-            };
-            match self.take(&trip, asked, answer, cancel).await? {
+            let leg = self.set_out(&trip, &offer, cancel).await?;
+            match self.settle_leg(&trip, leg, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
                 ControlFlow::Continue(changed) => trip = changed,
             }
         }
         let message = "the arguments were changed too often without an answer";
         trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
+    }
+
+    /// Asks, as long as what was answered leads to another question. The reply, or the call as it was changed.
+    async fn settle_leg(
+        &self,
+        trip: &Arc<Trip>,
+        mut leg: Leg,
+        cancel: &CancellationToken,
+    ) -> Result<ControlFlow<Reply, Arc<Trip>>, Fatal> {
+        loop {
+            let asked = match leg {
+                Leg::Done(reply) => return Ok(ControlFlow::Break(reply)),
+                Leg::Asked(asked) => asked,
+            };
+            // What a program left is kept by nobody but this call, so the call has to wait.
+            let answer = match self.ask(trip, &asked.shown, !asked.is_rest, cancel).await? {
+                Heard::Answer(answer) => answer,
+                Heard::Later(suspended) => {
+                    let reply = trip.refuse(&asked.touches, &not_yet(&suspended.request))?;
+                    return Ok(ControlFlow::Break(Reply { suspended: Some(suspended), ..reply }));
+                }
+            };
+            match self.take(trip, asked, answer, cancel).await? {
+                ControlFlow::Break(next) => leg = next,
+                ControlFlow::Continue(changed) => return Ok(ControlFlow::Continue(changed)),
+            }
+        }
     }
 
     /// Does what was answered to a call that came back, and goes on from there.
@@ -190,10 +234,14 @@ impl Host {
         answer: Answer,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
-        match self.take(&trip, asked, answer, cancel).await? {
-            ControlFlow::Break(reply) => Ok(reply),
-            ControlFlow::Continue(changed) => self.go(changed, offer, cancel).await,
-        }
+        let changed = match self.take(&trip, asked, answer, cancel).await? {
+            ControlFlow::Break(leg) => match self.settle_leg(&trip, leg, cancel).await? {
+                ControlFlow::Break(reply) => return Ok(reply),
+                ControlFlow::Continue(changed) => changed,
+            },
+            ControlFlow::Continue(changed) => changed,
+        };
+        self.go(changed, offer, cancel).await
     }
 
     /// Runs what was approved, or gives the call as it was changed.
@@ -203,7 +251,7 @@ impl Host {
         asked: Box<Asked>,
         answer: Answer,
         cancel: &CancellationToken,
-    ) -> Result<ControlFlow<Reply, Arc<Trip>>, Fatal> {
+    ) -> Result<ControlFlow<Leg, Arc<Trip>>, Fatal> {
         let approval = match answer {
             Answer::Yes(approval) => approval,
             Answer::Always(approval) => {
@@ -212,21 +260,21 @@ impl Host {
                 }
                 approval
             }
+            Answer::Changed(..) if asked.is_rest => {
+                return trip.leave(*asked, too_late()).map(Leg::Done).map(ControlFlow::Break);
+            }
             Answer::Changed(arguments, approval) => {
                 let Asked { touches, bits, shown, .. } = *asked;
                 let covered = Covered { touches, bits, fingerprint: shown.preview.fingerprint().to_owned(), approval };
                 return Ok(ControlFlow::Continue(Arc::new(trip.changed(arguments, covered))));
             }
-            Answer::No(error) => return trip.refuse(&asked.touches, &error).map(ControlFlow::Break),
+            Answer::No(error) if asked.is_rest => {
+                return trip.leave(*asked, error).map(Leg::Done).map(ControlFlow::Break);
+            }
+            Answer::No(error) => return trip.refuse(&asked.touches, &error).map(Leg::Done).map(ControlFlow::Break),
         };
         let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, &approval, signal);
-        match self.on_worker(trip, cancel, run).await? {
-            Leg::Done(reply) => Ok(ControlFlow::Break(reply)),
-            Leg::Asked(_) => {
-                let error = ToolError::new(ErrorKind::Internal, "an answered call was asked about again");
-                trip.refuse(&[], &error).map(ControlFlow::Break)
-            }
-        }
+        self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 
     /// Plans and polices; runs too, unless somebody has to be asked.
@@ -277,8 +325,15 @@ impl Host {
                 return trip.arrived(done);
             }
             () = cancel.cancelled() => Abandon::Cancel,
-            () = sleep(trip.session.limits.call_time) => Abandon::Deadline,
+            () = sleep(trip.time) => Abandon::Deadline,
         };
+        if trip.stops_itself {
+            waiting.signal.stop(why);
+            if let Ok(done) = timeout(STOP_TIME, &mut job).await {
+                waiting.over = true;
+                return trip.arrived(done);
+            }
+        }
         if let Some(reply) = waiting.give_up(why)? {
             return Ok(Leg::Done(reply));
         }
@@ -339,6 +394,8 @@ pub(crate) struct Asked {
     /// What the session had been through then.
     bits: BitSet,
     pub(crate) shown: Shown,
+    /// The call has run already, and this is what it left to decide about.
+    is_rest: bool,
 }
 
 /// One call on its way.
@@ -349,10 +406,14 @@ pub(crate) struct Trip {
     pub(crate) session: Arc<Session>,
     pub(crate) call: ToolCall,
     started: Instant,
+    /// How long a piece of work for it may take.
+    time: Duration,
+    stops_itself: bool,
     origin: Origin,
     /// What a person said yes to when they changed the arguments.
     covered: Option<Covered>,
     notes: Notes,
+    listener: Option<Arc<dyn Listener>>,
 }
 
 /// What somebody saw when they said yes.
@@ -383,9 +444,12 @@ impl Trip {
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
+            time: self.time,
+            stops_itself: self.stops_itself,
             origin: self.origin.clone(),
             covered: Some(covered),
             notes: Notes { modified: true },
+            listener: self.listener.clone(),
         }
     }
 
@@ -406,14 +470,21 @@ impl Trip {
 
     fn run_approved(&self, asked: Box<Asked>, approval: &Approval, signal: &Signal) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
-        let Asked { planned, touches, shown: Shown { verdict: seen, .. }, .. } = *asked;
-        let (verdict, _) =
-            self.police(&touches, &cx, |verdict| verdict.decision == Decision::Allow || *verdict == seen)?;
-        match verdict.decision {
-            Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
+        let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest);
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || *verdict == seen;
+        let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), is_rest, &cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Deny => denial(&verdict),
             // Other calls went on while somebody was asked: this is no longer what they were told.
-            Decision::Ask if verdict != seen => self.settle(&touches, &moved(), &cx),
-            _ => self.run(planned, &touches, Permission { verdict: &verdict, approval: Some(approval) }, &cx),
+            Decision::Ask if verdict != seen => moved(),
+            _ => {
+                let permission = Permission { verdict: &verdict, approval: Some(approval) };
+                return self.run(asked.planned, &asked.touches, permission, &cx);
+            }
+        };
+        match is_rest {
+            true => self.leave_on_worker(asked.planned, &asked.touches, refused, &cx),
+            false => self.settle(&asked.touches, &refused, &cx),
         }
     }
 
@@ -425,7 +496,7 @@ impl Trip {
             Err(error) => return self.settle(&[], &error, cx),
         };
         let covered = self.covers(&touches);
-        let (verdict, bits) = self.police(&touches, cx, |verdict| match verdict.decision {
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, cx, |verdict| match verdict.decision {
             Decision::Allow => true,
             Decision::Ask => covered.is_some(),
             Decision::Deny => false,
@@ -463,7 +534,7 @@ impl Trip {
             Ok(plan) => plan,
             Err(error) => return self.settle(&[], &error, &cx),
         };
-        let (verdict, bits) = self.police(&touches, &cx, |_| false)?;
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, &cx, |_| false)?;
         match verdict.decision {
             Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
             _ => match planned.preview(&cx) {
@@ -489,7 +560,7 @@ impl Trip {
             false => None,
         };
         let shown = Shown { verdict, preview, grant };
-        Asked { planned, touches, bits, shown }
+        Asked { planned, touches, bits, shown, is_rest: false }
     }
 
     /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
@@ -497,12 +568,17 @@ impl Trip {
     fn police(
         &self,
         touches: &[Touch],
+        planned: &dyn Planned,
+        in_jail: bool,
         cx: &Context<'_>,
         may_run: impl Fn(&Verdict) -> bool,
     ) -> Result<(Verdict, BitSet), Fatal> {
         loop {
-            let question = self.question(touches);
-            let verdict = self.parts.policy.decide(&question);
+            let question = self.question(touches).in_jail(in_jail);
+            let verdict = match self.parts.policy.decide(&question) {
+                verdict if verdict.decision == Decision::Allow && planned.wants_review() => verdict.for_review(),
+                verdict => verdict,
+            };
             let grants_matter = verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.verb.changes());
             if grants_matter && cx.pace == Pace::Patient && self.hear_of_grants()? {
                 continue;
@@ -544,12 +620,70 @@ impl Trip {
         let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
         self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
         let ticket = Ticket::new(cx, change, approved, touches);
-        let result = planned.run(&ticket, self.notes);
+        let result = match planned.run(&ticket, self.notes) {
+            Ok(Ran::Rest(touches, rest)) => return self.run_rest(rest, touches, cx),
+            Ok(Ran::Said(text)) => Ok(text),
+            Err(error) => Err(error),
+        };
+        self.deliver(touches, result, cx)
+    }
+
+    /// Ends a call that ran, unless the road gave up on it first.
+    fn deliver(
+        &self,
+        touches: &[Touch],
+        result: Result<String, ToolError>,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
         // From here on the reply is ours to give, or nobody's.
         if cx.stalled() || cx.signal().commit().is_err() {
             return Ok(None);
         }
         self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
+    }
+
+    /// Polices what a run left to decide about, and runs it, unless somebody has to be asked.
+    fn run_rest(
+        &self,
+        mut rest: Box<dyn Planned>,
+        touches: Vec<Touch>,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow;
+        let (verdict, bits) = self.police(&touches, rest.as_ref(), true, cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Allow => {
+                return self.run(rest, &touches, Permission { verdict: &verdict, approval: None }, cx);
+            }
+            Decision::Deny => denial(&verdict),
+            Decision::Ask => match rest.preview(cx) {
+                Ok(preview) => {
+                    // What code did is never allowed for good.
+                    let shown = Shown { verdict, preview, grant: None };
+                    let asked = Asked { planned: rest, touches, bits, shown, is_rest: true };
+                    return Ok(Some(Leg::Asked(Box::new(asked))));
+                }
+                Err(error) => error,
+            },
+        };
+        self.leave_on_worker(rest, &touches, refused, cx)
+    }
+
+    fn leave_on_worker(
+        &self,
+        rest: Box<dyn Planned>,
+        touches: &[Touch],
+        refused: ToolError,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let result = rest.leave(refused, self.notes);
+        self.deliver(touches, result, cx)
+    }
+
+    /// What a call comes to whose rest a person refused.
+    fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
+        let Asked { planned, touches, .. } = asked;
+        self.end(&touches, planned.leave(refused, self.notes))
     }
 
     /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
@@ -642,11 +776,23 @@ impl Road for Trip {
     fn raise(&self, bit: Bit) {
         self.session.bits.raise(bit);
     }
+
+    fn report(&self, progress: &Progress<'_>) {
+        if let Some(listener) = &self.listener {
+            listener.hear(progress);
+        }
+    }
 }
 
 /// What the policy refuses.
 fn denial(verdict: &Verdict) -> ToolError {
     explained(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
+}
+
+/// A program that has run cannot be asked about any other way than while its call waits.
+fn too_late() -> ToolError {
+    let message = "the program has run already; what it changed can be approved or refused, now and as it is";
+    ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
 /// What somebody said yes to is no longer so.

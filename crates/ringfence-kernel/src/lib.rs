@@ -61,6 +61,6 @@ pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, Put, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{Context, NET, Origin, Pace, Place, Plan, Tool, Touch, Verb};
+pub use tool::{CODE, Context, Listener, NET, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};
 pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};

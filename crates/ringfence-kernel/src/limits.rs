@@ -48,6 +48,26 @@ pub struct Limits {
     pub undo_session_bytes: u64,
     /// Bytes that the changes of all sessions keep.
     pub undo_bytes: u64,
+    /// Bytes of memory that a program may have in use, all its processes together.
+    pub run_memory_bytes: u64,
+    /// Bytes that a program may write into the workspace.
+    pub run_disk_bytes: u64,
+    /// Bytes that it may write into its own `/tmp`.
+    pub run_tmp_bytes: u64,
+    /// Bytes that one file may have that it writes.
+    pub run_file_bytes: u64,
+    /// Bytes of each output stream of a program that are kept, half from the start and half from the end.
+    pub run_output_bytes: u64,
+    /// Processes and threads that a program may have at once.
+    pub run_processes: u64,
+    /// Files that one of its processes may have open.
+    pub run_open_files: u64,
+    /// How long a program runs where the call says nothing.
+    pub run_time: Duration,
+    /// How long a call may let it run.
+    pub longest_run_time: Duration,
+    /// How much time of processors a process of it may use.
+    pub run_cpu_time: Duration,
     /// How long a call may take, approval not counted.
     pub call_time: Duration,
     /// How long a person has to answer.
@@ -74,6 +94,16 @@ impl Limits {
             walk_entries: 1_000_000,
             undo_session_bytes: GIB,
             undo_bytes: 5 * GIB,
+            run_memory_bytes: 2 * GIB,
+            run_disk_bytes: GIB,
+            run_tmp_bytes: 512 * MIB,
+            run_file_bytes: GIB,
+            run_output_bytes: 256 * KIB,
+            run_processes: 256,
+            run_open_files: 1024,
+            run_time: Duration::from_secs(60),
+            longest_run_time: Duration::from_secs(600),
+            run_cpu_time: Duration::from_secs(600),
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
         };
@@ -120,6 +150,16 @@ impl Limits {
             walk_entries: self.walk_entries.min(other.walk_entries),
             undo_session_bytes: self.undo_session_bytes.min(other.undo_session_bytes),
             undo_bytes: self.undo_bytes.min(other.undo_bytes),
+            run_memory_bytes: self.run_memory_bytes.min(other.run_memory_bytes),
+            run_disk_bytes: self.run_disk_bytes.min(other.run_disk_bytes),
+            run_tmp_bytes: self.run_tmp_bytes.min(other.run_tmp_bytes),
+            run_file_bytes: self.run_file_bytes.min(other.run_file_bytes),
+            run_output_bytes: self.run_output_bytes.min(other.run_output_bytes),
+            run_processes: self.run_processes.min(other.run_processes),
+            run_open_files: self.run_open_files.min(other.run_open_files),
+            run_time: self.run_time.min(other.run_time),
+            longest_run_time: self.longest_run_time.min(other.longest_run_time),
+            run_cpu_time: self.run_cpu_time.min(other.run_cpu_time),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
         }

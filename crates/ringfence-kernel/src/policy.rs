@@ -43,6 +43,8 @@ pub struct Question<'a> {
     pub touches: &'a [Touch],
     /// What the session has been through, at the moment of the question.
     pub bits: BitSet,
+    /// The touches are what a program did in its jail, where they wait.
+    pub(crate) in_jail: bool,
     /// For each bit, how many of the touches raise it.
     raising: [usize; Bit::ALL.len()],
 }
@@ -51,7 +53,13 @@ impl<'a> Question<'a> {
     pub fn new(session: &'a Session, tool: &'a str, touches: &'a [Touch], bits: BitSet) -> Self {
         let raised: Vec<Bit> = touches.iter().filter_map(Bit::raised_by).collect();
         let raising = Bit::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
-        Self { session, tool, touches, bits, raising }
+        Self { session, tool, touches, bits, in_jail: false, raising }
+    }
+
+    /// The same about what a program did in its jail.
+    #[must_use]
+    pub fn in_jail(self, in_jail: bool) -> Self {
+        Self { in_jail, ..self }
     }
 
     /// The bits that the call raises.
@@ -99,6 +107,18 @@ impl Verdict {
             reason: "it is not known what this would touch".to_owned(),
             assurance: Assurance::Person,
             grant: None,
+        }
+    }
+
+    /// What was allowed, for a call that wants to be looked at all the same.
+    pub(crate) fn for_review(self) -> Self {
+        Self {
+            decision: Decision::Ask,
+            rule: Arc::from("review"),
+            reason: "the call itself asks for a review of what it changed".to_owned(),
+            assurance: Assurance::Relayed,
+            grant: None,
+            ..self
         }
     }
 
@@ -181,8 +201,9 @@ impl Preset {
 
     /// Everything that the preset says, as rules.
     pub(crate) fn rules(self) -> Vec<Rule> {
-        let files = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete];
-        let anything_else = Rule { decision: Decision::Allow, effects: files.to_vec(), ..Rule::ours("preset", None) };
+        let ordinary = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Run];
+        let anything_else =
+            Rule { decision: Decision::Allow, effects: ordinary.to_vec(), ..Rule::ours("preset", None) };
         [sensitive_names(), self.own_rules(), vec![other_hosts(), no_way_back(), anything_else]].concat()
     }
 
@@ -190,7 +211,12 @@ impl Preset {
     pub(crate) fn own_rules(self) -> Vec<Rule> {
         match self {
             Self::Edits => Vec::new(),
-            Self::Ask => vec![Rule { effects: vec![Verb::Overwrite, Verb::Delete], ..Rule::ours(Self::ASKS, None) }],
+            // What a program did in its jail is one change, and is undone as one.
+            Self::Ask => vec![Rule {
+                effects: vec![Verb::Overwrite, Verb::Delete],
+                in_jail: Some(false),
+                ..Rule::ours(Self::ASKS, None)
+            }],
             Self::ReadOnly => vec![Rule {
                 decision: Decision::Deny,
                 effects: Verb::ALL.into_iter().filter(|verb| verb.changes()).collect(),
@@ -305,6 +331,8 @@ mod tests {
         check(Verb::Read, ".git/config", [Allow, Allow, Allow]);
         check(Verb::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
         check(Verb::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
+        check(Verb::Run, "python", [Allow, Allow, Allow]);
+        check(Verb::Run, ".env", [Allow, Allow, Allow]);
         check(Verb::Fetch, "server.pem:443", [Ask, Ask, Ask]);
     }
 

@@ -74,7 +74,7 @@ impl Host {
         comeback: Comeback,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
-        let (trip, offer) = match self.depart(session, call)? {
+        let (trip, offer) = match self.depart(session, call, None)? {
             Ok(departed) => departed,
             Err(reply) => return Ok(reply),
         };

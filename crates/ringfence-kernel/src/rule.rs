@@ -30,6 +30,8 @@ pub struct Rule {
     pub(crate) protected: Option<bool>,
     pub(crate) assurance: Option<Assurance>,
     pub(crate) because: Option<String>,
+    /// Only about what a program did in its jail, or only about what it did not.
+    pub(crate) in_jail: Option<bool>,
     /// It is no rule that somebody wrote.
     pub(crate) is_ours: bool,
     /// Where it is written, for the person in charge and for no reply.
@@ -54,6 +56,7 @@ impl Rule {
             secret: None,
             protected: None,
             assurance: None,
+            in_jail: None,
             because: because.map(str::to_owned),
             is_ours: true,
             source: None,
@@ -106,6 +109,7 @@ impl Rule {
         (self.tools.is_empty() || self.tools.iter().any(|name| is_called(tool, name)))
             && one_of(&self.agents, session.agent.as_deref())
             && one_of(&self.principals, Some(&session.principal.name))
+            && self.in_jail.is_none_or(|in_jail| in_jail == question.in_jail)
             && bits.has_all(self.when)
     }
 
@@ -116,7 +120,7 @@ impl Rule {
             Reach::Wide => seen.names.iter().any(test),
             Reach::Narrow => seen.names.iter().all(test),
         };
-        let of_file = |test: &dyn Fn(&Name) -> bool| seen.may_be(|verb| verb != Verb::Fetch) && holds(test);
+        let of_file = |test: &dyn Fn(&Name) -> bool| seen.may_be(Verb::is_about_files) && holds(test);
         // What moves can be read under its new name.
         let reads = |verb: Verb| reach == Reach::Wide && verb == Verb::MoveAway && self.effects.contains(&Verb::Read);
         seen.may_be(|verb| self.effects.is_empty() || self.effects.contains(&verb) || reads(verb))
@@ -138,13 +142,16 @@ impl Rule {
 
     /// The line that takes this touch out of the rule, where there is one that takes nothing else out.
     pub(crate) fn exception(&self, touch: &Touch) -> Option<String> {
+        if touch.verb == Verb::Run {
+            return None;
+        }
         let fetches = touch.verb == Verb::Fetch;
         let (key, written) = match fetches {
             true => ("host", self.hosts.as_ref().map(|hosts| &hosts.written)),
             false => ("path", self.paths.as_ref().map(|paths| &paths.written)),
         };
         // With a path, a rule about every effect would no longer be about hosts, and the other way round.
-        let alike = |effect: &Verb| (*effect == Verb::Fetch) == fetches;
+        let alike = |effect: &Verb| *effect != Verb::Run && (*effect == Verb::Fetch) == fetches;
         if written.is_none() && (self.effects.is_empty() || !self.effects.iter().all(alike)) {
             return None;
         }
@@ -236,7 +243,8 @@ impl<'a> Seen<'a> {
 
 impl Name {
     fn new(text: &str, verb: Option<Verb>) -> Self {
-        let sensitivity = if verb == Some(Verb::Fetch) { Sensitivity::default() } else { sensitivity(text) };
+        let is_file = verb.is_none_or(Verb::is_about_files);
+        let sensitivity = if is_file { sensitivity(text) } else { Sensitivity::default() };
         Self { path: PathName::new(text), sensitivity }
     }
 }

@@ -93,6 +93,7 @@ impl Rule {
             protected: text.protected,
             assurance: text.assurance.as_deref().map(|text| word("assurance", text, &ASSURANCES)).transpose()?,
             because: text.because.filter(|because| !because.trim().is_empty()),
+            in_jail: None,
             is_ours: false,
             ..Self::ours(text.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(unnamed), None)
         };
@@ -119,7 +120,7 @@ impl Rule {
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
         let (fetches, touches_files) = match self.effects.as_slice() {
             [] => (true, true),
-            effects => (effects.contains(&Verb::Fetch), effects.iter().any(|effect| *effect != Verb::Fetch)),
+            effects => (effects.contains(&Verb::Fetch), effects.iter().any(|effect| effect.is_about_files())),
         };
         if self.hosts.is_some()
             && let Some(key) = about_paths
@@ -130,7 +131,7 @@ impl Rule {
             return Err(bad("host", "only the effect `fetch` has a host, and the rule is about others"));
         }
         if let Some(key) = about_paths.filter(|_| !touches_files) {
-            return Err(bad(key, "the effect `fetch` is about a host and no file; use `host`"));
+            return Err(bad(key, "the effects `fetch` and `run` are about no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
             return Err(bad("assurance", "only a rule that asks gets an answer"));
@@ -309,7 +310,7 @@ mod tests {
         refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, look, change; did you mean `overwrite`?"
+                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `overwrite`?"
             ],
         );
         refused(
@@ -352,7 +353,7 @@ mod tests {
         );
         refused(
             json!({"decision": "deny", "secret": true, "effect": "fetch"}),
-            expect!["`secret`: the effect `fetch` is about a host and no file; use `host`"],
+            expect!["`secret`: the effects `fetch` and `run` are about no file; use `host` or `tool`"],
         );
         refused(
             json!({"decision": "deny", "path": "/etc"}),

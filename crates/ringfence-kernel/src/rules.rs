@@ -208,7 +208,8 @@ fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str
 
 /// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
 fn least_assurance(touch: &Touch, seen: &Seen<'_>) -> Assurance {
-    let gives_away = matches!(touch.verb, Verb::Fetch | Verb::Lose) || (seen.is_secret() && touch.verb != Verb::List);
+    let gives_away =
+        matches!(touch.verb, Verb::Fetch | Verb::Lose | Verb::Run) || (seen.is_secret() && touch.verb != Verb::List);
     if gives_away || (seen.is_protected() && touch.verb.changes()) { Assurance::Person } else { Assurance::Relayed }
 }
 
@@ -254,6 +255,7 @@ fn allowing(touch: &Touch, tool: &str) -> String {
         _ => touch.place.names().map(path_pattern).collect(),
     };
     let place = match touch.verb {
+        Verb::Run => return format!("{{ decision = \"allow\", tool = {} }}", quoted(&[tool])),
         Verb::Fetch => format!("host = {}", quoted(&names)),
         _ => format!("mount = {}, path = {}", quoted(&[&touch.place.mount]), quoted(&names)),
     };

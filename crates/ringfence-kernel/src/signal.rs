@@ -22,6 +22,13 @@ pub enum Abandon {
 }
 
 impl Abandon {
+    const fn state(self) -> u8 {
+        match self {
+            Self::Deadline => TIMED_OUT,
+            Self::Cancel => CANCELLED,
+        }
+    }
+
     pub(crate) fn error(self) -> ToolError {
         match self {
             Self::Deadline => ToolError::new(ErrorKind::Timeout, "the call took longer than it may"),
@@ -37,6 +44,8 @@ pub struct Signal(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: AtomicU8,
+    /// Why the work shall end by itself, before the road gives it up: `TIMED_OUT` or `CANCELLED`.
+    stop: AtomicU8,
     /// What the call is about, as soon as the worker knows.
     subject: OnceLock<String>,
 }
@@ -48,11 +57,18 @@ impl Signal {
 
     /// Asked by a worker wherever it could go on for long.
     pub fn check(&self) -> Result<(), ToolError> {
-        match self.0.state.load(Ordering::Acquire) {
+        let state = self.0.state.load(Ordering::Acquire);
+        let reason = if state == RUNNING { self.0.stop.load(Ordering::Acquire) } else { state };
+        match reason {
             TIMED_OUT => Err(Abandon::Deadline.error()),
             CANCELLED => Err(Abandon::Cancel.error()),
             _ => Ok(()),
         }
+    }
+
+    /// Asks the worker to end by itself. It may still say how that went.
+    pub(crate) fn stop(&self, why: Abandon) {
+        self.0.stop.store(why.state(), Ordering::Release);
     }
 
     pub(crate) fn name_subject(&self, shown: &str) {
@@ -73,11 +89,7 @@ impl Signal {
 
     /// Says that nobody waits any more. False when the worker committed first.
     pub fn abandon(&self, why: Abandon) -> bool {
-        let state = match why {
-            Abandon::Deadline => TIMED_OUT,
-            Abandon::Cancel => CANCELLED,
-        };
-        self.0.state.compare_exchange(RUNNING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0.state.compare_exchange(RUNNING, why.state(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -91,6 +103,15 @@ mod tests {
         let signal = Signal::new();
         assert!(signal.abandon(Abandon::Deadline));
         assert_eq!(signal.commit().unwrap_err().kind, ErrorKind::Timeout);
+    }
+
+    #[test]
+    fn a_worker_that_is_to_stop_hears_of_it_and_still_gives_the_reply() {
+        let signal = Signal::new();
+        signal.stop(Abandon::Cancel);
+        assert_eq!(signal.check().unwrap_err().kind, ErrorKind::Cancelled);
+        signal.commit().unwrap();
+        signal.check().unwrap();
     }
 
     #[test]

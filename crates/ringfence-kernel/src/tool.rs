@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::sensitive::{Sensitivity, sensitivity};
 use crate::{Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
@@ -32,6 +33,37 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Does what was planned.
     fn run(&self, work: Self::Work, ticket: &Ticket<'_>) -> Result<Self::Outcome, ToolError>;
+
+    /// Whether a call that is to stop ends by itself and then has something to say. The road waits for that a while.
+    const STOPS_ITSELF: bool = false;
+
+    /// How long a call may take, approval not counted.
+    fn time(limits: &Limits) -> Duration {
+        limits.call_time
+    }
+
+    /// Whether a person has to see it first, even where the policy allows it.
+    fn wants_review(&self, _: &Self::Work) -> bool {
+        false
+    }
+
+    /// What is left to do after the run, where only the run could tell: it is judged, shown and run as a plan of its own.
+    fn follow(&self, outcome: Self::Outcome) -> Next<Self::Outcome, Self::Work> {
+        Next::Done(outcome)
+    }
+
+    /// What the call comes to where that was refused.
+    fn leave(&self, _: Self::Work, refused: ToolError) -> Result<Self::Outcome, ToolError> {
+        Err(refused)
+    }
+}
+
+/// How far a run brought a call.
+#[derive(Debug)]
+pub enum Next<O, W> {
+    Done(O),
+    /// Changes that wait, such as those that a program made in its jail.
+    Rest(Plan<W>),
 }
 
 /// What a call would do.
@@ -44,6 +76,9 @@ pub struct Plan<W> {
 
 /// The mount that stands for the network: its paths are `host:port`.
 pub const NET: &str = "net";
+
+/// The mount that stands for programs: its paths are languages.
+pub const CODE: &str = "code";
 
 /// One thing done to one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +106,31 @@ pub enum Verb {
     Fetch,
     /// Contents go for good: nothing is kept to bring them back from.
     Lose,
+    /// A program runs in a jail; the mount is `CODE`. What it changes waits there, and is judged by itself.
+    Run,
 }
 
 impl Verb {
-    pub const ALL: [Self; 8] =
-        [Self::List, Self::Read, Self::Create, Self::Overwrite, Self::MoveAway, Self::Delete, Self::Fetch, Self::Lose];
+    pub const ALL: [Self; 9] = [
+        Self::List,
+        Self::Read,
+        Self::Create,
+        Self::Overwrite,
+        Self::MoveAway,
+        Self::Delete,
+        Self::Fetch,
+        Self::Lose,
+        Self::Run,
+    ];
 
     /// Whether files are no longer what they were.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::List | Self::Read | Self::Fetch)
+        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run)
+    }
+
+    /// Whether its places are files.
+    pub fn is_about_files(self) -> bool {
+        !matches!(self, Self::Fetch | Self::Run)
     }
 
     pub fn as_str(self) -> &'static str {
@@ -92,6 +143,7 @@ impl Verb {
             Self::Delete => "delete",
             Self::Fetch => "fetch",
             Self::Lose => "lose",
+            Self::Run => "run",
         }
     }
 }
@@ -169,6 +221,20 @@ pub struct Context<'a> {
 pub(crate) trait Road: std::fmt::Debug {
     fn judge(&self, touch: &Touch) -> Verdict;
     fn raise(&self, bit: Bit);
+    fn report(&self, progress: &Progress<'_>);
+}
+
+/// What a call has to say before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// What it is a piece of: `stdout`, `stderr`.
+    pub stream: &'static str,
+    pub text: &'a str,
+}
+
+/// Hears how a call is getting on.
+pub trait Listener: Send + Sync + std::fmt::Debug {
+    fn hear(&self, progress: &Progress<'_>);
 }
 
 impl<'a> Context<'a> {
@@ -189,6 +255,13 @@ impl<'a> Context<'a> {
     pub fn raise(&self, bit: Bit) {
         if let Some(road) = self.road {
             road.raise(bit);
+        }
+    }
+
+    /// Tells whoever listens how far the call is.
+    pub fn report(&self, progress: &Progress<'_>) {
+        if let Some(road) = self.road {
+            road.report(progress);
         }
     }
 

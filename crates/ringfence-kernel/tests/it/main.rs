@@ -8,6 +8,7 @@ mod deadlines;
 mod explained;
 mod granted;
 mod records;
+mod rests;
 mod road;
 mod rules;
 mod store_suite;

@@ -234,13 +234,16 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(!about(json!({"decision": "deny", "secret": false}), touch(Verb::Fetch, "docs.rs:443")));
     assert!(about(json!({"decision": "deny", "mount": "net"}), touch(Verb::Fetch, "docs.rs:443")));
     assert!(!about(json!({"decision": "deny", "host": "*"}), write("docs.rs:443")));
+    assert!(!about(json!({"decision": "deny", "path": "**"}), touch(Verb::Run, "python")));
+    assert!(!about(json!({"decision": "deny", "host": "*"}), touch(Verb::Run, "python")));
+    assert!(about(json!({"decision": "deny", "effect": "run"}), touch(Verb::Run, "python")));
     assert!(about(json!({"decision": "deny", "secret": true}), write(".env")));
     assert!(!about(json!({"decision": "deny", "secret": true}), write("a")));
     assert!(about(json!({"decision": "deny", "protected": true, "secret": false}), write(".git/x")));
     let groups = [
         // What moves can be read under its new name.
-        ("look", [true, true, false, false, true, false, false, false]),
-        ("change", [false, false, true, true, true, true, false, false]),
+        ("look", [true, true, false, false, true, false, false, false, false]),
+        ("change", [false, false, true, true, true, true, false, false, false]),
     ];
     for (word, expected) in groups {
         let is = Verb::ALL.map(|verb| about(json!({"decision": "deny", "effect": word}), touch(verb, "a:1")));
@@ -255,7 +258,7 @@ fn a_rule_is_about_what_its_keys_say() {
     let allowed = user([json!({"decision": "ask"})])
         .with(Layer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
     let is = Verb::ALL.map(|verb| decide(&allowed, verb, "a:1") == Allow);
-    assert_eq!(is, [true, true, false, false, false, false, false, false]);
+    assert_eq!(is, [true, true, false, false, false, false, false, false, false]);
 }
 
 #[test]

@@ -77,6 +77,16 @@ max_delete_names = 11
 max_walk_entries = 12
 max_undo_session_bytes = 18
 max_undo_bytes = 19
+max_run_memory_bytes = 20
+max_run_disk_bytes = 21
+max_run_tmp_bytes = 22
+max_run_file_bytes = 23
+max_run_output_bytes = 24
+max_run_processes = 25
+max_run_open_files = 26
+run_duration = "27s"
+max_run_duration = 28
+max_run_cpu_duration = 29
 max_tool_operation_duration = "13s"
 max_approval_duration = 14
 
@@ -100,6 +110,8 @@ fn every_key_as_json() -> String {
             "max_edit_bytes": 5, "max_append_bytes": 6, "max_appended_file_bytes": 7, "max_copy_bytes": 8,
             "max_list_entries": 9, "max_list_bytes": 17, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
             "max_delete_names": 11, "max_walk_entries": 12, "max_undo_session_bytes": 18, "max_undo_bytes": 19,
+            "max_run_memory_bytes": 20, "max_run_disk_bytes": 21, "max_run_tmp_bytes": 22, "max_run_file_bytes": 23, "max_run_output_bytes": 24, "max_run_processes": 25, "max_run_open_files": 26,
+            "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
@@ -136,6 +148,16 @@ fn check_every_key(settings: &Settings) {
         walk_entries: 12,
         undo_session_bytes: 18,
         undo_bytes: 19,
+        run_memory_bytes: 20,
+        run_disk_bytes: 21,
+        run_tmp_bytes: 22,
+        run_file_bytes: 23,
+        run_output_bytes: 24,
+        run_processes: 25,
+        run_open_files: 26,
+        run_time: Duration::from_secs(27),
+        longest_run_time: Duration::from_secs(28),
+        run_cpu_time: Duration::from_secs(29),
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
     };

@@ -241,7 +241,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, look, change; did you mean `overwrite`?
+            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
@@ -353,7 +353,7 @@ fn a_bad_rule_in_json_is_named_by_its_number() {
     told(
         json!([{"decision": "allow"}, {"decision": "deny", "effect": "raed"}]),
         expect![
-            "the config file config.json is wrong: in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, look, change; did you mean `read`?"
+            "the config file config.json is wrong: in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `read`?"
         ],
     );
     told(
