@@ -19,9 +19,10 @@ use crate::gate::{Answer, Asker};
 use crate::grants::rule_line;
 use crate::host::{Parts, Trip, hold_grants};
 use crate::seal::Sealed;
+use crate::turn::Said;
 use crate::{
     Abandon, Answered, Approval, ApprovalRequest, ErrorKind, Fatal, GRANT_TIME, Grant, Host, Preview, Put, RuleText,
-    Store, StoreLost, ToolError, Verdict, Word, id,
+    Session, Store, StoreLost, ToolError, Verdict, Word, id,
 };
 
 /// How often the store is looked at for an answer from elsewhere.
@@ -61,6 +62,9 @@ impl Host {
         may_be_put_off: bool,
         cancel: &CancellationToken,
     ) -> Result<Heard, Fatal> {
+        if let Some(error) = self.why_not_ask(&trip.session).await? {
+            return Ok(Heard::Answer(Answer::No(error)));
+        }
         let request = request(trip, shown)?;
         let pending = Pending::open(&self.parts, &request).await?;
         let word = tokio::select! {
@@ -76,7 +80,7 @@ impl Host {
             Some(Ok(word)) => match word? {
                 Word::Now(answered) => answered,
                 Word::Later => {
-                    pending.leave();
+                    pending.leave().await?;
                     return self.suspend(trip, &request).await;
                 }
             },
@@ -86,7 +90,25 @@ impl Host {
         pending.close().await?;
         let may_grant = request.grant.is_some();
         let asker = Asker { verdict: &shown.verdict, principal: &trip.session.principal, may_grant };
-        Ok(Heard::Answer(Answer::of(answered, &asker)))
+        self.weigh(&trip.session, answered, &asker).await.map(Heard::Answer)
+    }
+
+    /// What an answer comes to, which counts for the session too.
+    pub(crate) async fn weigh(
+        &self,
+        session: &Session,
+        answered: Answered,
+        asker: &Asker<'_>,
+    ) -> Result<Answer, Fatal> {
+        let (approved, assurance) = (answered.response.approved, answered.approval.assurance);
+        let answer = Answer::of(answered, asker);
+        match &answer {
+            Answer::No(_) if !approved => self.count_answer(session, Said::No(assurance)).await?,
+            // A yes that does not count is neither.
+            Answer::No(_) => {}
+            _ => self.count_answer(session, Said::Yes).await?,
+        }
+        Ok(answer)
     }
 
     /// The answer of our own approver, or of another front that was first.
@@ -243,8 +265,12 @@ impl Pending {
     }
 
     /// Lets it wait for an answer by itself.
-    fn leave(mut self) {
+    async fn leave(mut self) -> Result<(), Fatal> {
+        if let Some(id) = self.id.clone() {
+            in_store(&self.parts, move |store| store.leave(&id)).await?;
+        }
         self.id = None;
+        Ok(())
     }
 }
 

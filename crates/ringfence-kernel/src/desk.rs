@@ -8,7 +8,8 @@
 use std::time::SystemTime;
 
 use crate::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Principal, Put, Scope, Store, StoreLost,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Noes, Principal, Put, Scope, Store,
+    StoreLost,
 };
 
 /// The requests and grants of a store, as one principal may see and answer them.
@@ -27,6 +28,8 @@ pub enum DeskError {
     MayNotAdmin(String),
     #[error("`{0}` cannot answer a request of its own")]
     Own(String),
+    #[error("`{0}` cannot resume a session of its own")]
+    OwnSession(String),
     #[error("there is no request `{0}` that waits for an answer; `ringfence approvals list` has those that do")]
     Unknown(String),
     #[error("the request `{0}` was answered already, and the first answer counts")]
@@ -84,6 +87,25 @@ impl Desk<'_> {
             Put::Expired => Err(DeskError::Expired(id.to_owned())),
             Put::Unknown => Err(DeskError::Unknown(id.to_owned())),
         }
+    }
+
+    /// The sessions that were refused so often in a row that they are paused.
+    pub fn paused(&self, denials_in_a_row: u64) -> Result<Vec<Noes>, DeskError> {
+        self.check_approves()?;
+        Ok(self.store.noes()?.into_iter().filter(|noes| noes.count >= denials_in_a_row).collect())
+    }
+
+    /// Lets a session ask again. False where nobody said no to it.
+    pub fn resume(&self, session: &str, assurance: Assurance) -> Result<bool, DeskError> {
+        self.check_approves()?;
+        let noes = self.store.noes()?.into_iter().find(|noes| noes.session == session);
+        if noes.is_some_and(|noes| noes.principal == self.by.name) {
+            return Err(DeskError::OwnSession(self.by.name.clone()));
+        }
+        if assurance < Assurance::Person {
+            return Err(DeskError::NeedsPerson);
+        }
+        Ok(self.store.forget_noes(session)?)
     }
 
     /// What was granted for good.

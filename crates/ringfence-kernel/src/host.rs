@@ -23,6 +23,7 @@ use crate::face::{Offer, Planned, Ran};
 use crate::gate::{Answer, explained};
 use crate::record::Moment;
 use crate::tool::Road;
+use crate::turn::Turns;
 use crate::{
     Abandon, Approval, Approver, AuditLost, AuditSink, Bit, BitSet, Context, Decision, Desk, ErrorKind, Grant,
     Listener, Origin, Pace, Policy, Preview, Principal, Progress, Question, Record, Scope, Session, Signal, Store,
@@ -90,12 +91,13 @@ pub struct Host {
     pub(crate) workers: Arc<Semaphore>,
     /// What each mount is, by its alias. Nothing can be granted on others.
     pub(crate) directories: Arc<BTreeMap<String, String>>,
+    pub(crate) turns: Arc<Turns>,
 }
 
 impl Host {
     pub fn new(parts: Parts) -> Self {
         let workers = Arc::new(Semaphore::new(parts.workers.max(1)));
-        Self { parts: Arc::new(parts), workers, directories: Arc::default() }
+        Self { parts: Arc::new(parts), workers, directories: Arc::default(), turns: Arc::default() }
     }
 
     /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
@@ -187,8 +189,9 @@ impl Host {
 
     /// From the start to the reply, with as many questions as it takes.
     async fn go(&self, mut trip: Arc<Trip>, offer: Arc<dyn Offer>, cancel: &CancellationToken) -> Result<Reply, Fatal> {
+        let mut turn = None;
         for _ in 0..ROUNDS {
-            let leg = self.set_out(&trip, &offer, cancel).await?;
+            let leg = self.set_out_in_turn(&trip, &offer, &mut turn, cancel).await?;
             match self.settle_leg(&trip, leg, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
                 ControlFlow::Continue(changed) => trip = changed,
@@ -278,7 +281,7 @@ impl Host {
     }
 
     /// Plans and polices; runs too, unless somebody has to be asked.
-    async fn set_out(
+    pub(crate) async fn set_out(
         &self,
         trip: &Arc<Trip>,
         offer: &Arc<dyn Offer>,
@@ -395,7 +398,7 @@ pub(crate) struct Asked {
     bits: BitSet,
     pub(crate) shown: Shown,
     /// The call has run already, and this is what it left to decide about.
-    is_rest: bool,
+    pub(crate) is_rest: bool,
 }
 
 /// One call on its way.
@@ -681,7 +684,7 @@ impl Trip {
     }
 
     /// What a call comes to whose rest a person refused.
-    fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
+    pub(crate) fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
         let Asked { planned, touches, .. } = asked;
         self.end(&touches, planned.leave(refused, self.notes))
     }

@@ -35,6 +35,7 @@ mod signal;
 mod store;
 mod suggest;
 mod tool;
+mod turn;
 mod visible;
 mod workspace;
 
@@ -59,7 +60,7 @@ pub use rules::{Layer, Rules};
 pub use sensitive::{Sensitivity, sensitivity};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
-pub use store::{MemoryStore, Put, Store, StoreLost};
+pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{CODE, Context, Listener, NET, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};

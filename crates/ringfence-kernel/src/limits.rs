@@ -72,6 +72,8 @@ pub struct Limits {
     pub call_time: Duration,
     /// How long a person has to answer.
     pub approval_time: Duration,
+    /// After so many noes in a row nobody is asked any more until a person resumes the session.
+    pub denials_in_a_row: u64,
 }
 
 impl Limits {
@@ -106,6 +108,7 @@ impl Limits {
             run_cpu_time: Duration::from_secs(600),
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
+            denials_in_a_row: 3,
         };
         match dialect {
             Dialect::Standard => standard,
@@ -162,6 +165,7 @@ impl Limits {
             run_cpu_time: self.run_cpu_time.min(other.run_cpu_time),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
+            denials_in_a_row: self.denials_in_a_row.min(other.denials_in_a_row),
         }
     }
 }

@@ -9,10 +9,11 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use crate::ask::not_yet;
-use crate::gate::{Answer, Asker};
+use crate::gate::Asker;
 use crate::grants::rule_line;
 use crate::host::{Asked, Leg, moved};
 use crate::seal::Sealed;
+use crate::turn::Said;
 use crate::{
     Answered, ApprovalRequest, Decision, ErrorKind, Fatal, Host, Reply, Session, Suspended, ToolCall, ToolError,
 };
@@ -26,7 +27,8 @@ impl Host {
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
         let key = self.in_store(|store| store.key()).await?;
-        let opened = Sealed::open(token, &key).filter(|sealed| sealed.principal == session.principal.name);
+        let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
+        let opened = Sealed::open(token, &key).filter(is_theirs);
         let Some(sealed) = opened else {
             let nothing = String::new;
             let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
@@ -83,6 +85,7 @@ impl Host {
             let said = comeback.answered.response.reason.unwrap_or_default();
             let and = if said.is_empty() { "" } else { ", and " };
             let message = format!("not approved: {}{and}{said}", comeback.request.reason);
+            self.count_answer(session, Said::No(comeback.answered.approval.assurance)).await?;
             return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
         }
         let again = Arc::clone(&offer);
@@ -97,7 +100,7 @@ impl Host {
         let may_grant = asked.shown.grant.as_ref().and_then(rule_line) == comeback.request.grant
             && comeback.request.grant.is_some();
         let asker = Asker { verdict: &asked.shown.verdict, principal: &session.principal, may_grant };
-        let answer = Answer::of(comeback.answered, &asker);
+        let answer = self.weigh(session, comeback.answered, &asker).await?;
         self.heed(trip, offer, asked, answer, cancel).await
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::{Answered, ApprovalRequest, Grant};
 
@@ -30,9 +30,22 @@ pub enum Put {
     Unknown,
 }
 
+/// How long it is remembered that no was said to a session.
+pub const NOES_TIME: Duration = Duration::from_hours(30 * 24);
+
+/// How often no was said to a session in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noes {
+    pub session: String,
+    /// Whose session it is.
+    pub principal: String,
+    pub count: u64,
+}
+
 /// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Keeps a request until it is closed. What expired before it was opened may go.
+    /// Keeps a request until it is closed, or until nobody is left who waits for it: whoever opened it is gone and did
+    /// not `leave` it. What expired before it was opened may go.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost>;
     fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost>;
     /// The requests that nobody answered yet, the oldest first.
@@ -40,6 +53,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Answers a request, if nobody did before and its time is not over.
     fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost>;
     fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost>;
+    /// Lets a request wait for its answer by itself: whoever opened it may go.
+    fn leave(&self, id: &str) -> Result<(), StoreLost>;
     /// Forgets a request and its answer: nobody waits for it any more.
     fn close(&self, id: &str) -> Result<(), StoreLost>;
 
@@ -48,6 +63,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost>;
     /// Takes a grant back. False where there is none.
     fn revoke(&self, id: &str) -> Result<bool, StoreLost>;
+
+    /// Counts one more no that was said to a session in a row. What was counted longer ago than `NOES_TIME` may go.
+    fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost>;
+    /// How often no was said in a row, of each session that it was said to.
+    fn noes(&self) -> Result<Vec<Noes>, StoreLost>;
+    /// Starts counting anew. False where nothing was counted.
+    fn forget_noes(&self, session: &str) -> Result<bool, StoreLost>;
 
     /// True for the first one who uses this word, until it expires.
     fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost>;
@@ -65,6 +87,8 @@ pub struct MemoryStore {
 struct Kept {
     requests: Vec<(ApprovalRequest, Option<Answered>)>,
     grants: Vec<Grant>,
+    /// With the time of the last one.
+    noes: Vec<(Noes, SystemTime)>,
     used: BTreeMap<String, SystemTime>,
     key: Option<[u8; 32]>,
 }
@@ -115,6 +139,11 @@ impl Store for MemoryStore {
         Ok(self.lock().find(id).and_then(|(_, answer)| answer.clone()))
     }
 
+    /// Nothing here outlives who opened it.
+    fn leave(&self, _: &str) -> Result<(), StoreLost> {
+        Ok(())
+    }
+
     fn close(&self, id: &str) -> Result<(), StoreLost> {
         self.lock().requests.retain(|(request, _)| request.id != id);
         Ok(())
@@ -134,6 +163,33 @@ impl Store for MemoryStore {
         let before = grants.len();
         grants.retain(|grant| grant.id != id);
         Ok(grants.len() < before)
+    }
+
+    fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost> {
+        let noes = &mut self.lock().noes;
+        noes.retain(|(_, last)| *last + NOES_TIME > now);
+        match noes.iter_mut().find(|(noes, _)| noes.session == session) {
+            Some((noes, last)) => {
+                noes.count += 1;
+                *last = now;
+            }
+            None => {
+                let noes_now = Noes { session: session.to_owned(), principal: principal.to_owned(), count: 1 };
+                noes.push((noes_now, now));
+            }
+        }
+        Ok(())
+    }
+
+    fn noes(&self) -> Result<Vec<Noes>, StoreLost> {
+        Ok(self.lock().noes.iter().map(|(noes, _)| noes.clone()).collect())
+    }
+
+    fn forget_noes(&self, session: &str) -> Result<bool, StoreLost> {
+        let noes = &mut self.lock().noes;
+        let before = noes.len();
+        noes.retain(|(noes, _)| noes.session != session);
+        Ok(noes.len() < before)
     }
 
     fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {

@@ -305,6 +305,34 @@ async fn whoever_calls_cannot_approve_it_whatever_their_scopes() {
 }
 
 #[tokio::test]
+async fn a_yes_to_something_else_is_no_yes_to_losing() {
+    for (arguments, may_lose) in [
+        (json!({"path": "ask"}), false),
+        (json!({"path": "ask", "verb": "read"}), false),
+        (json!({"path": "ask", "verb": "fetch"}), false),
+        (json!({"path": "free"}), false),
+        (json!({"path": "ask", "verb": "lose"}), true),
+    ] {
+        let script = Script::run(move |_, ticket| {
+            assert_eq!(ticket.may_lose(), may_lose);
+            ticket.commit()
+        });
+        let road = Setup { script, ..Setup::answering([yes()]) }.road();
+        let reply = road.call(&arguments).await;
+        assert_eq!((reply.error, road.runs()), (None, 1), "{arguments}: {}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn a_request_names_the_session_that_asks() {
+    for session in ["one", "two"] {
+        let road = Setup { session, ..Setup::answering([no()]) }.road();
+        road.call(&json!({"path": "ask"})).await;
+        assert_eq!(road.somebody.asked.lock().unwrap()[0].session, session);
+    }
+}
+
+#[tokio::test]
 async fn a_tool_is_told_who_approved() {
     let script = Script::run(|args, ticket| {
         let sure = ticket.approval().map(|approval| approval.assurance);

@@ -14,3 +14,4 @@ mod rules;
 mod store_suite;
 mod stores;
 mod suspended;
+mod turns;

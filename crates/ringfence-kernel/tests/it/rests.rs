@@ -1,6 +1,6 @@
 //! A call whose effects only its run can tell: what it left is judged, shown and made like a plan of its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -44,6 +44,7 @@ struct Did {
 /// Runs until it may go on, and leaves a change.
 struct Program {
     go: Mutex<Option<Receiver<()>>>,
+    starts: Arc<AtomicUsize>,
     kept: Arc<AtomicBool>,
 }
 
@@ -66,6 +67,7 @@ impl Tool for Program {
         let cx = ticket.context();
         let (committed, left) = match work {
             Work::Start(args) => {
+                self.starts.fetch_add(1, Ordering::SeqCst);
                 cx.report(&Progress { stream: "stdout", text: "half way" });
                 if let Some(go) = self.go.lock().unwrap().take() {
                     // Until it may go on, it listens for the order to stop, as a real program's keeper does.
@@ -116,14 +118,15 @@ struct Stage {
     session: Arc<Session>,
     somebody: Somebody,
     trace: Trace,
+    starts: Arc<AtomicUsize>,
     kept: Arc<AtomicBool>,
 }
 
 impl Stage {
     fn new(policy: impl Policy + 'static, somebody: Somebody, go: Option<Receiver<()>>) -> Self {
-        let (kept, trace) = (Arc::new(AtomicBool::new(false)), Trace::with_room(usize::MAX));
+        let (kept, starts, trace) = (Arc::<AtomicBool>::default(), Arc::default(), Trace::with_room(usize::MAX));
         let mut registry = Registry::new();
-        let tool = Program { go: Mutex::new(go), kept: Arc::clone(&kept) };
+        let tool = Program { go: Mutex::new(go), starts: Arc::clone(&starts), kept: Arc::clone(&kept) };
         registry.register(tool, [Face::standard::<Args, Did>("run")]).unwrap();
         let session = Session {
             id: "test".to_owned(),
@@ -141,7 +144,7 @@ impl Stage {
             store: Box::new(MemoryStore::default()),
             workers: 2,
         });
-        Self { host, session: Arc::new(session), somebody, trace, kept }
+        Self { host, session: Arc::new(session), somebody, trace, starts, kept }
     }
 
     fn answering(answers: impl IntoIterator<Item = Answered>) -> Self {
@@ -235,6 +238,28 @@ async fn an_answer_that_is_put_off_is_waited_for() {
     let request = desk.pending(SystemTime::now()).unwrap().remove(0);
     desk.answer(&request.id, yes().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
     assert_eq!(call.await.unwrap()["value"]["committed"], true);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_turn_to_be_asked_about_is_not_run_again() {
+    let stage = Arc::new(Stage::new(ByName, Somebody::default(), None));
+    let run = |path: &'static str| {
+        let stage = Arc::clone(&stage);
+        tokio::spawn(async move { stage.run(json!({"path": path})).await })
+    };
+    let calls = [run("ask 1"), run("ask 2")];
+    let person = Principal::person("somebody");
+    for _ in &calls {
+        stage.somebody.bell.notified().await;
+        let desk = stage.host.desk(&person);
+        let waiting = desk.pending(SystemTime::now()).unwrap();
+        assert_eq!(waiting.len(), 1);
+        desk.answer(&waiting[0].id, yes().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
+    }
+    for call in calls {
+        assert_eq!(call.await.unwrap()["value"]["committed"], true);
+    }
+    assert_eq!(stage.starts.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

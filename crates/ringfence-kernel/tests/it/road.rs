@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Body,
     Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Grant, Host, Layer, Limits, MemoryStore, Moment, NET,
-    Parts, Place, Plan, Policy, Preview, Principal, Put, Question, Record, Registry, Reply, Session, Store, StoreLost,
-    Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict, Word,
+    Noes, Parts, Place, Plan, Policy, Preview, Principal, Put, Question, Record, Registry, Reply, Session, Store,
+    StoreLost, Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict, Word,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Args {
     pub(crate) path: String,
-    /// `read`, `overwrite`, `fetch` or `nothing`.
+    /// `read`, `overwrite`, `fetch`, `lose` (which overwrites too) or `nothing`.
     #[serde(default)]
     pub(crate) verb: Option<String>,
 }
@@ -37,10 +37,11 @@ impl Args {
             Some("nothing") => return Vec::new(),
             _ => Verb::Overwrite,
         };
+        let verbs = if self.verb.as_deref() == Some("lose") { vec![verb, Verb::Lose] } else { vec![verb] };
         let mount = if verb == Verb::Fetch { NET } else { "workspace" };
         let place =
             Place { mount: Arc::from(mount), given: self.path.clone(), shown: self.path.clone(), ..Place::default() };
-        vec![Touch { verb, place }]
+        verbs.into_iter().map(|verb| Touch { verb, place: place.clone() }).collect()
     }
 }
 
@@ -246,6 +247,26 @@ impl Store for Hooked {
         self.store.close(id)
     }
 
+    fn leave(&self, id: &str) -> Result<(), StoreLost> {
+        (self.before)("leave")?;
+        self.store.leave(id)
+    }
+
+    fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost> {
+        (self.before)("count_no")?;
+        self.store.count_no(session, principal, now)
+    }
+
+    fn noes(&self) -> Result<Vec<Noes>, StoreLost> {
+        (self.before)("noes")?;
+        self.store.noes()
+    }
+
+    fn forget_noes(&self, session: &str) -> Result<bool, StoreLost> {
+        (self.before)("forget_noes")?;
+        self.store.forget_noes(session)
+    }
+
     fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost> {
         (self.before)("add_grant")?;
         self.store.add_grant(grant)
@@ -338,6 +359,7 @@ pub(crate) struct Setup {
     pub(crate) trace: Trace,
     pub(crate) store: Box<dyn Store>,
     pub(crate) principal: Principal,
+    pub(crate) session: &'static str,
     pub(crate) bits: Bits,
     pub(crate) workers: usize,
     /// What the workspace is, where something may be granted on it.
@@ -355,6 +377,7 @@ impl Default for Setup {
             trace: Trace::with_room(usize::MAX),
             store: Box::new(MemoryStore::default()),
             principal: Principal::agent("test"),
+            session: "test",
             bits: Bits::default(),
             workers: 4,
             directory: None,
@@ -384,7 +407,7 @@ impl Setup {
             registry.register(tool, [Face::standard::<Args, Did>("act")]).unwrap();
         }
         let session = Session {
-            id: "test".to_owned(),
+            id: self.session.to_owned(),
             principal: self.principal,
             dialect: Dialect::Standard,
             agent: None,

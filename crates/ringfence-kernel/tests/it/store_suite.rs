@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Layer, Principal, Put, RuleText, Store,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Layer, NOES_TIME, Noes, Principal, Put,
+    RuleText, Store,
 };
 use serde_json::json;
 
@@ -66,6 +67,7 @@ pub(crate) fn check(store: &dyn Store) {
     of_many_answers_at_once_one_is_first(store);
     grants_hold_until_they_end_or_are_taken_back(store);
     a_word_is_used_once(store);
+    noes_are_counted_until_they_are_forgotten(store);
     assert_eq!(store.key().unwrap(), store.key().unwrap());
     assert_ne!(store.key().unwrap(), [0; 32]);
 }
@@ -147,6 +149,24 @@ fn grants_hold_until_they_end_or_are_taken_back(store: &dyn Store) {
     assert!(!store.revoke("never there").unwrap());
     assert!(store.grants(at(10)).unwrap().is_empty());
     assert!(store.revoke("g2").unwrap());
+}
+
+fn noes_are_counted_until_they_are_forgotten(store: &dyn Store) {
+    let noes = |session: &str, count| Noes { session: session.to_owned(), principal: "p".to_owned(), count };
+    assert!(store.noes().unwrap().is_empty());
+    for (session, seconds) in [("a", 0), ("b", 1), ("a", 2)] {
+        store.count_no(session, "p", at(seconds)).unwrap();
+    }
+    assert_eq!(store.noes().unwrap(), [noes("a", 2), noes("b", 1)]);
+    assert!(store.forget_noes("a").unwrap());
+    assert!(!store.forget_noes("a").unwrap());
+    assert_eq!(store.noes().unwrap(), [noes("b", 1)]);
+    // What is long ago goes with the next one.
+    store.count_no("c", "p", at(1) + NOES_TIME - Duration::from_secs(1)).unwrap();
+    assert_eq!(store.noes().unwrap(), [noes("b", 1), noes("c", 1)]);
+    store.count_no("c", "p", at(1) + NOES_TIME).unwrap();
+    assert_eq!(store.noes().unwrap(), [noes("c", 2)]);
+    assert!(store.forget_noes("c").unwrap());
 }
 
 fn a_word_is_used_once(store: &dyn Store) {

@@ -130,13 +130,15 @@ async fn a_request_outlives_the_host_that_opened_it() {
 }
 
 #[tokio::test]
-async fn a_token_of_another_store_or_principal_is_refused() {
+async fn a_token_of_another_store_principal_or_session_is_refused() {
     let store = memory();
     let road = putting_off(&store).road();
     let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
     road.answer(&request, response(true));
     let stranger = Setup { principal: Principal::agent("another"), ..putting_off(&store) }.road();
     refused(&stranger.resume(&token).await, "not one that was given to you");
+    let another = Setup { session: "another", ..putting_off(&store) }.road();
+    refused(&another.resume(&token).await, "not one that was given to you");
     refused(&putting_off(&memory()).road().resume(&token).await, "not one that was given to you");
     for altered in [String::new(), "rf1.".to_owned(), format!("{token}x"), token.replacen('.', "_", 1)] {
         refused(&road.resume(&altered).await, "not one that was given to you");
