@@ -144,7 +144,11 @@ impl Tool for AppendFile {
             Some(_) => append(&slot, seen, &content, shown, ticket)?,
         };
         slot.keep_known(slot.sensitivity);
-        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), added })
+        // Who may add to a secret was not told what is in it, and could try out hashes.
+        let unread = !written.created && slot.place().sensitive().secret;
+        let changed = Changed::new(slot.shown, &written, ticket);
+        let sha256 = changed.sha256.clone().filter(|_| !unread);
+        Ok(Outcome { changed: Changed { sha256, ..changed }, added })
     }
 }
 

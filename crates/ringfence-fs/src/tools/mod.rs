@@ -78,7 +78,7 @@ struct Changed {
     path: String,
     /// Its size in bytes now.
     size: u64,
-    /// SHA-256 of its contents now; null when it is too large to hash.
+    /// SHA-256 of its contents now; null when it is too large to hash, or a secret that was only added to.
     sha256: Option<String>,
     /// The id of this change.
     change: String,
