@@ -1,8 +1,9 @@
 //! The policy that config writes: rules, in layers.
 //!
 //! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
-//! the machine's owner, the user, what was granted, the preset. What a workspace says about itself is added on top and
-//! can only tighten. Every touch is judged by itself, and the strictest one decides about the call.
+//! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any
+//! other workspace says about itself is added on top and can only tighten. Every touch is judged by itself, and the
+//! strictest one decides about the call.
 //!
 //! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
 
@@ -22,6 +23,8 @@ pub enum Layer {
     User,
     /// What a person once allowed for good.
     Grants,
+    /// What a workspace allows, where a person trusts it to. It reaches secrets and protected paths only by saying so.
+    Trusted,
     /// What holds where nobody said otherwise.
     Preset,
     /// What a workspace says about itself: it holds on top of what the others decide, and never allows.
@@ -34,6 +37,7 @@ impl Layer {
             Self::Managed => "managed",
             Self::User => "user",
             Self::Grants => "grants",
+            Self::Trusted => "trusted",
             Self::Preset => "preset",
             Self::Workspace => "workspace",
         }
@@ -46,7 +50,7 @@ impl Layer {
             Self::User => "of your config",
             Self::Grants => "that was granted",
             Self::Preset => "of the preset",
-            Self::Workspace => "of the workspace's ringfence.toml",
+            Self::Trusted | Self::Workspace => "of the workspace's ringfence.toml",
         }
     }
 }
@@ -122,10 +126,14 @@ impl Policy for Rules {
             return judge(layer, rule);
         }
         let guard = self.guard.iter().find(about);
+        // A workspace that is trusted with its files is not yet trusted with what is among them by chance.
+        let names = |rule: &Rule| {
+            (!seen.is_secret() || rule.secret == Some(true)) && (!seen.is_protected() || rule.protected == Some(true))
+        };
         // Where the third bit would come up, only a rule that says it knows can allow, and a grant cannot know.
         let counts = |layer: Layer, rule: &Rule| {
             let knows = |guard: &Rule| layer <= Layer::User && rule.when.has_all(guard.when);
-            rule.decision != Decision::Allow || guard.is_none_or(knows)
+            rule.decision != Decision::Allow || (guard.is_none_or(knows) && (layer != Layer::Trusted || names(rule)))
         };
         let decided = self.layers.iter().find_map(|(layer, rules)| {
             let matching = rules.iter().filter(|rule| counts(*layer, rule)).filter(about);
@@ -244,7 +252,7 @@ fn grant(layer: Layer, rule: &Rule, touch: &Touch, tool: &str) -> Option<String>
         // What is asked because of its name, or because of what happened before, is not to be waved through.
         Layer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.when.is_empty() => None,
         Layer::Preset => Some(allowing(touch, tool)),
-        Layer::Managed | Layer::Grants | Layer::Workspace => None,
+        Layer::Managed | Layer::Grants | Layer::Trusted | Layer::Workspace => None,
     }
 }
 

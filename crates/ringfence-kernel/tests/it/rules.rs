@@ -204,6 +204,63 @@ fn a_workspace_can_only_tighten() {
 }
 
 #[test]
+fn a_workspace_that_is_trusted_loosens_what_the_preset_asks_and_no_more() {
+    let trusting = |text: Value| Rules::of(Preset::Ask).with(Layer::Trusted, vec![rule(text)]);
+    let all = || json!({"decision": "allow"});
+    let check = |rules: &Rules, table: &[(Verb, &str, Decision)]| {
+        for (verb, path, expected) in table {
+            assert_eq!(decide(rules, *verb, path), *expected, "{verb:?} {path}");
+        }
+    };
+    // What it names, but neither secrets nor protected paths that are there by chance.
+    let rules = trusting(all());
+    assert_eq!(decide_with(&rules, &[touch(Verb::Overwrite, "a")], &[]).layer, Layer::Trusted);
+    check(
+        &rules,
+        &[
+            (Verb::Overwrite, "a", Allow),
+            (Verb::Delete, "a", Allow),
+            (Verb::Fetch, "docs.rs:443", Allow),
+            (Verb::Read, ".env", Ask),
+            (Verb::Overwrite, ".env", Ask),
+            (Verb::Overwrite, ".git/config", Ask),
+            (Verb::Overwrite, ".envrc", Ask),
+        ],
+    );
+    check(
+        &trusting(json!({"decision": "allow", "secret": true})),
+        &[(Verb::Read, ".env", Allow), (Verb::Overwrite, ".git/config", Ask), (Verb::Overwrite, "a", Ask)],
+    );
+    check(
+        &trusting(json!({"decision": "allow", "protected": true})),
+        &[(Verb::Overwrite, ".git/config", Allow), (Verb::Read, ".env", Ask)],
+    );
+    check(&trusting(json!({"decision": "allow", "secret": false})), &[(Verb::Read, ".env", Ask)]);
+    // Everybody above holds against it, and so does what is tightened on top.
+    for layer in [Layer::Managed, Layer::User, Layer::Workspace] {
+        check(&trusting(all()).with(layer, vec![rule(json!({"decision": "ask"}))]), &[(Verb::Overwrite, "a", Ask)]);
+    }
+    check(&trusting(all()).with_managed_preset(Preset::Ask), &[(Verb::Overwrite, "a", Ask)]);
+    check(&Rules::of(Preset::ReadOnly).with(Layer::Trusted, vec![rule(all())]), &[(Verb::Overwrite, "a", Deny)]);
+    // It cannot know what the session has been through.
+    let knowing = trusting(json!({"decision": "allow", "when": ["read-secret", "saw-untrusted"]}));
+    let sends = [touch(Verb::Fetch, "docs.rs:443")];
+    let bits = [Bit::ReadSecret, Bit::SawUntrusted];
+    for rules in [&rules, &knowing] {
+        assert_eq!(decide_with(rules, &sends, &bits).decision, Ask);
+    }
+}
+
+#[test]
+fn a_rule_says_where_it_stands_and_which_mounts_it_is_about() {
+    let plain = rule(json!({"decision": "deny"}));
+    assert_eq!((plain.source(), plain.mount_names().count()), (None, 0));
+    let written = rule(json!({"decision": "deny", "mount": ["pkg", "@data"]})).written_in("a line 3".to_owned());
+    assert_eq!(written.source(), Some("a line 3"));
+    assert_eq!(written.mount_names().collect::<Vec<_>>(), ["pkg", "data"]);
+}
+
+#[test]
 fn a_preset_of_the_machine_s_owner_holds_against_rules_of_others() {
     let allow = || vec![rule(json!({"decision": "allow"}))];
     let rules = Rules::of(Preset::Ask).with(Layer::User, allow()).with(Layer::Grants, allow());
