@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use ringfence_kernel::{ApprovalRequest, Grant, visible_line};
+use ringfence_kernel::{ApprovalRequest, Grant, Noes, visible_line};
 
 /// A line for each request.
 pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
@@ -45,6 +45,16 @@ pub(crate) fn show(request: &ApprovalRequest) -> String {
         for line in lines_of(block) {
             let _ = writeln!(text, "  {line}");
         }
+    }
+    text
+}
+
+/// A line for each session that is paused.
+pub(crate) fn paused(sessions: &[Noes]) -> String {
+    let mut text = String::new();
+    for Noes { session, principal, count } in sessions {
+        let (session, principal) = (visible_line(session), visible_line(principal));
+        let _ = writeln!(text, "{session}  refused {count} times in a row  {principal}");
     }
     text
 }

@@ -8,24 +8,21 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{
-    Answered, ApprovalResponse, Approver as _, Bit, Desk, DeskError, Dialect, Fatal, Preset, Reply, ToolCall, Word,
-};
+use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::approve::{Approve, at_terminal, nobody, unattended};
+use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, Settings, load};
+use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
+use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
-use crate::store::SqliteStore;
-use crate::terminal::{Terminal, person};
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
-use crate::{approvals_text, policy_text};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -124,43 +121,6 @@ enum ChangesCommand {
 }
 
 #[derive(Debug, Subcommand)]
-enum ApprovalsCommand {
-    /// Print the requests that wait, the oldest first.
-    List {
-        /// As a list of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print everything about one request.
-    Show { id: String },
-    /// Answer a request at this terminal. The first answer counts.
-    Answer {
-        id: String,
-        /// Say yes without a terminal; needs `unattended = true` in your config, and never counts as a person's.
-        #[arg(long, conflicts_with = "no")]
-        yes: bool,
-        /// Say no without a terminal; needs `unattended = true` in your config.
-        #[arg(long)]
-        no: bool,
-        /// Why not, for the one who called.
-        #[arg(long, value_name = "TEXT", requires = "no")]
-        reason: Option<String>,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum GrantsCommand {
-    /// Print what was allowed for good, the oldest first.
-    List {
-        /// As a list of JSON objects.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Take one back, in every process from its next call on.
-    Revoke { id: String },
-}
-
-#[derive(Debug, Subcommand)]
 enum AuditCommand {
     /// Print the records, the oldest first.
     Show {
@@ -203,6 +163,13 @@ enum PolicyCommand {
     Grants {
         #[command(subcommand)]
         command: Option<GrantsCommand>,
+    },
+    /// Let the rules of the workspace's own ringfence.toml allow what they say, until it changes. Shows them, and asks you
+    /// at this terminal.
+    Trust {
+        /// Take the trust back.
+        #[arg(long)]
+        revoke: bool,
     },
 }
 
@@ -267,7 +234,7 @@ enum Format {
 
 /// Why a command did not get as far as a reply.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(crate) enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -282,6 +249,10 @@ enum Failure {
     Desk(#[from] DeskError),
     #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
     NoTerminal,
+    #[error("this needs a person at a terminal, and there is none here")]
+    NobodyHere,
+    #[error(transparent)]
+    Store(#[from] StoreLost),
     #[error("the arguments on standard input cannot be read: {0}")]
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
@@ -315,10 +286,12 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Call { tool, json } => {
             let approver = at_terminal(&settings, &environment);
-            call(&wire(settings, &environment, approver)?, tool, json)
+            let wired = wire(settings, &environment, approver)?;
+            warn_of(&wired);
+            call(&wired, tool, json)
         }
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
-        Command::Approvals { command } => approvals(&settings, &environment, command),
+        Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
             let wired = unasked(settings, &environment)?;
             when.into_iter().for_each(|bit| wired.session.bits.raise(bit));
@@ -328,7 +301,13 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             print(&policy_text::show(&unasked(settings, &environment)?.settings.rules()), SUCCESS)
         }
         Command::Changes(command) => changes(&wire_for_person(settings, &environment)?, command),
-        Command::Policy { command: PolicyCommand::Grants { command } } => grants(&settings, &environment, command),
+        Command::Policy { command: PolicyCommand::Grants { command } } => {
+            tell(grants(&settings, &environment, command)?)
+        }
+        Command::Policy { command: PolicyCommand::Trust { revoke } } => {
+            let wired = wire(settings, &environment, Box::new(nobody()))?;
+            tell(if revoke { distrust(&wired)? } else { trust(&wired, &environment)? })
+        }
         Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
             print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
@@ -397,59 +376,32 @@ fn texts(list: &Value) -> Vec<&str> {
 
 /// A host that makes no call, and so asks nobody.
 fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
-    wire(settings, environment, Box::new(nobody()))
+    let wired = wire(settings, environment, Box::new(nobody()))?;
+    warn_of(&wired);
+    Ok(wired)
 }
 
-fn approvals(settings: &Settings, environment: &Environment, command: ApprovalsCommand) -> Result<u8, Failure> {
-    let (store, person) = (SqliteStore::new(&settings.state), person(environment));
-    let desk = Desk { store: &store, by: &person };
-    let now = SystemTime::now();
-    match command {
-        ApprovalsCommand::List { json: false } => print(&approvals_text::list(&desk.pending(now)?, now), SUCCESS),
-        ApprovalsCommand::List { json: true } => print(&json_list(&desk.pending(now)?), SUCCESS),
-        ApprovalsCommand::Show { id } => print(&approvals_text::show(&desk.request(&id, now)?), SUCCESS),
-        ApprovalsCommand::Answer { id, yes: false, no: false, .. } => {
-            let request = desk.request(&id, now)?;
-            let terminal = Terminal::new(&settings.state, environment);
-            if !terminal.is_there() {
-                return Err(Failure::NoTerminal);
-            }
-            let word = until_cancelled(terminal.ask(&request))?;
-            let Some(Word::Now(Answered { response, approval })) = word else { return Ok(ERROR_REPLY) };
-            desk.answer(&id, response, approval.assurance, SystemTime::now())?;
-            Ok(SUCCESS)
-        }
-        ApprovalsCommand::Answer { id, yes, reason, .. } => {
-            let approval = unattended();
-            let by = approval.by.filter(|_| settings.unattended).ok_or(Failure::NoTerminal)?;
-            let response = ApprovalResponse { approved: yes, reason, ..ApprovalResponse::default() };
-            Desk { by: &by, ..desk }.answer(&id, response, approval.assurance, now)?;
-            Ok(SUCCESS)
-        }
+/// Says what came up since the settings were loaded.
+fn warn_of(wired: &Wired) {
+    for warning in &wired.warnings {
+        complain(&format!("warning: {warning}"));
     }
 }
 
-fn grants(settings: &Settings, environment: &Environment, command: Option<GrantsCommand>) -> Result<u8, Failure> {
-    let (store, person) = (SqliteStore::new(&settings.state), person(environment));
-    let desk = Desk { store: &store, by: &person };
-    let now = SystemTime::now();
-    match command.unwrap_or(GrantsCommand::List { json: false }) {
-        GrantsCommand::List { json: false } => print(&approvals_text::grants(&desk.grants(now)?), SUCCESS),
-        GrantsCommand::List { json: true } => print(&json_list(&desk.grants(now)?), SUCCESS),
-        GrantsCommand::Revoke { id } if desk.revoke(&id)? => print(&format!("revoked {id}\n"), SUCCESS),
-        GrantsCommand::Revoke { id } => {
-            complain(&format!("there is no grant `{id}`; `ringfence policy grants` prints them"));
+/// Prints what came of a command.
+fn tell(done: Done) -> Result<u8, Failure> {
+    match done {
+        Done::Print(text) => print(&text, SUCCESS),
+        Done::Refused(why) => {
+            complain(&why);
             Ok(ERROR_REPLY)
         }
+        Done::Nothing => Ok(ERROR_REPLY),
     }
-}
-
-fn json_list(items: &[impl serde::Serialize]) -> String {
-    serde_json::to_string_pretty(items).unwrap_or_default() + "\n"
 }
 
 /// Waits for something, unless a signal ends it first.
-fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
+pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     Ok(runtime.block_on(async {
         let cancel = CancellationToken::new();

@@ -2,16 +2,17 @@
 //!
 //! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
 //! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
-//! inside the workspace can only tighten.
+//! inside the workspace can only tighten, but for the rules of one that somebody in charge trusts.
 //!
 //! Not here: putting it to use (`wire.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_fs::{Durability, NameRule, Rights};
-use ringfence_kernel::{Choice, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, nearest};
+use ringfence_kernel::{Choice, Decision, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, nearest};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -41,6 +42,8 @@ pub struct Environment {
     pub user: Option<String>,
     /// What they edit with: `$VISUAL` or `$EDITOR`.
     pub editor: Option<String>,
+    /// They want no colours: `$NO_COLOR`.
+    pub no_color: bool,
 }
 
 /// What was said on the command line.
@@ -102,6 +105,8 @@ pub struct Settings {
     pub user_rules: Vec<Rule>,
     /// What a person once allowed for good.
     pub grants: Vec<Rule>,
+    /// What the workspace allows, where somebody trusts its file.
+    pub trusted_rules: Vec<Rule>,
     pub workspace_rules: Vec<Rule>,
     pub limits: Limits,
     pub tools: Choice,
@@ -177,6 +182,7 @@ impl Environment {
             config_file: variable("RINGFENCE_CONFIG"),
             user: text("USER").or_else(|| text("LOGNAME")),
             editor: text("VISUAL").or_else(|| text("EDITOR")),
+            no_color: variable("NO_COLOR").is_some(),
             home,
         })
     }
@@ -208,6 +214,7 @@ struct ConfigFile {
 #[serde(default, deny_unknown_fields)]
 struct ApprovalKeys {
     unattended: Option<bool>,
+    pause_after_denials: Option<NonZeroU64>,
 }
 
 /// An agent, or `defaults` for what holds without one.
@@ -344,18 +351,19 @@ impl LimitKeys {
             run_cpu_time: self.max_run_cpu_duration.map_or(base.run_cpu_time, |span| span.0),
             call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
             approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
+            denials_in_a_row: base.denials_in_a_row,
         }
     }
 }
 
 /// Hears the layers above the workspace.
 pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
-    let managed = find_in(Some(&environment.managed), Layer::Managed)?;
+    let managed = find_in(Some(&environment.managed))?;
     let named = flags.config.as_ref().or(environment.config_file.as_ref());
     let named = named.map(|file| environment.current.join(file));
     let user = match &named {
-        Some(file) => Some(read_file(file, Layer::User)?),
-        None => find_in(environment.config.as_deref(), Layer::User)?,
+        Some(file) => Some(read_file(file)?),
+        None => find_in(environment.config.as_deref())?,
     };
     let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
     check_agents(&managed)?;
@@ -391,6 +399,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
     rules.apply(&mut limits, &mut tools)?;
+    let denials = managed.approval.pause_after_denials.or(user.approval.pause_after_denials);
+    limits.denials_in_a_row = denials.map_or(limits.denials_in_a_row, NonZeroU64::get);
     let approve = flags.approve.unwrap_or_default();
     let unattended = managed.approval.unattended.or(user.approval.unattended).unwrap_or(false);
     if approve == Approve::Always && !unattended {
@@ -411,6 +421,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         managed_rules: managed.checked,
         user_rules: user.checked,
         grants: Vec::new(),
+        trusted_rules: Vec::new(),
         workspace_rules: Vec::new(),
         limits,
         tools,
@@ -556,20 +567,24 @@ impl Settings {
         rules
             .with(Layer::User, self.user_rules.clone())
             .with(Layer::Grants, self.grants.clone())
+            .with(Layer::Trusted, self.trusted_rules.clone())
             .with(Layer::Workspace, self.workspace_rules.clone())
     }
 
-    /// What is left when the workspace has had its say: never more.
-    pub fn tighten(&mut self, file: &[u8]) -> Result<(), ConfigError> {
+    /// What is left when the workspace has had its say: never more. Gives the rules by which it would allow something,
+    /// for `trusted_rules`, if somebody in charge trusts it.
+    pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<Rule>, ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
         let text = text.ok_or_else(|| wrong(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
         self.workspace_preset = value(file.preset).filter(|preset| *preset > self.preset);
         let source = RuleFile { name: WORKSPACE_FILE, text, format: Format::Toml };
-        self.workspace_rules = source.check(file.rules, Layer::Workspace)?;
+        let rules = source.check(file.rules)?.into_iter();
+        let (allowing, tightening) = rules.partition(|rule| rule.decision() == Decision::Allow);
+        self.workspace_rules = tightening;
         self.limits = self.limits.tightened(&file.limits.over(&self.limits));
         narrow(&mut self.tools, &file.tools);
-        Ok(())
+        Ok(allowing)
     }
 }
 
@@ -592,7 +607,7 @@ fn log_to(log: Option<&str>, dialect: Dialect) -> LogTo {
     }
 }
 
-fn find_in(directory: Option<&Path>, layer: Layer) -> Result<Option<ConfigFile>, ConfigError> {
+fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
     let Some(directory) = directory else { return Ok(None) };
     for name in ["config.toml", "config.json"] {
         let file = directory.join(name);
@@ -600,13 +615,13 @@ fn find_in(directory: Option<&Path>, layer: Layer) -> Result<Option<ConfigFile>,
         match std::fs::symlink_metadata(&file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(ConfigError::Read { file: file.display().to_string(), source }),
-            Ok(_) => return read_file(&file, layer).map(Some),
+            Ok(_) => return read_file(&file).map(Some),
         }
     }
     Ok(None)
 }
 
-fn read_file(path: &Path, layer: Layer) -> Result<ConfigFile, ConfigError> {
+fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
@@ -616,7 +631,7 @@ fn read_file(path: &Path, layer: Layer) -> Result<ConfigFile, ConfigError> {
         Format::Toml => parse_toml(&text, &file)?,
     };
     let source = RuleFile { name: &file, text: &text, format };
-    config.checked = source.check(std::mem::take(&mut config.rules), layer)?;
+    config.checked = source.check(std::mem::take(&mut config.rules))?;
     Ok(config)
 }
 

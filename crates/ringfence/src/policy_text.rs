@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use ringfence_kernel::{Assurance, Decision, Explained, Explanation, Layer, Rules, Verdict};
+use ringfence_kernel::{Assurance, Decision, Explained, Explanation, Layer, Rule, Rules, Verdict, visible_line};
 
 /// Every layer with its rules, in the order in which they decide.
 pub(crate) fn show(rules: &Rules) -> String {
@@ -25,8 +25,20 @@ fn remark(layer: Layer) -> &'static str {
         Layer::Managed => ": set by this machine's owner",
         Layer::User => ": your config",
         Layer::Grants => ": granted for good",
+        Layer::Trusted => ": what the workspace allows, because you trust its ringfence.toml",
         Layer::Preset => ": where nobody said otherwise",
     }
+}
+
+/// What a workspace's own file would allow.
+pub(crate) fn offered(sha256: &str, rules: &[Rule]) -> String {
+    let mut text =
+        format!("the workspace's ringfence.toml (SHA-256 {sha256}) allows, where nobody above says otherwise:\n");
+    for rule in rules {
+        let source = rule.source().map(|source| format!("  # {source}")).unwrap_or_default();
+        let _ = writeln!(text, "  {}{source}", visible_line(&rule.to_string()));
+    }
+    text
 }
 
 /// What was decided, by which rule, why, and about what.

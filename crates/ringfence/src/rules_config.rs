@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use ringfence_kernel::{BadRule, Decision, Layer, Rule, RuleText};
+use ringfence_kernel::{BadRule, Rule, RuleText};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use toml::Spanned;
 
 use crate::config::ConfigError;
@@ -28,13 +29,13 @@ pub(crate) enum Format {
 
 impl RuleFile<'_> {
     /// Checks every rule of the file.
-    pub(crate) fn check(&self, texts: Vec<RuleText>, layer: Layer) -> Result<Vec<Rule>, ConfigError> {
+    pub(crate) fn check(&self, texts: Vec<RuleText>) -> Result<Vec<Rule>, ConfigError> {
         let places = if texts.is_empty() { Vec::new() } else { self.places() };
         let check = |(index, text): (usize, RuleText)| {
             let place = places.get(index);
             let unnamed = format!("rule {}", index + 1);
             let name = text.name.clone().unwrap_or_else(|| unnamed.clone());
-            let rule = Rule::new(text, &unnamed).and_then(|rule| may_be_in(layer, rule));
+            let rule = Rule::new(text, &unnamed);
             let line = place.map(|place| place.line);
             let source = line.map_or_else(|| self.name.to_owned(), |line| format!("{} line {line}", self.name));
             rule.map(|rule| rule.written_in(source)).map_err(|bad| self.wrong(&name, &bad, place))
@@ -52,23 +53,50 @@ impl RuleFile<'_> {
         ConfigError::Wrong { file: self.name.to_owned(), problem }
     }
 
-    /// Where each rule stands. Nothing is known about JSON, whose rules are named by their number.
+    /// Where each rule stands.
     fn places(&self) -> Vec<Place> {
+        match self.format {
+            Format::Toml => self.places_in_toml(),
+            Format::Json => self.places_in_json(),
+        }
+    }
+
+    fn places_in_toml(&self) -> Vec<Place> {
+        type Keys = BTreeMap<String, Spanned<IgnoredAny>>;
         #[derive(Deserialize)]
         struct Spans {
             #[serde(default)]
-            rules: Vec<Spanned<BTreeMap<String, Spanned<IgnoredAny>>>>,
+            rules: Vec<Spanned<Keys>>,
         }
-        let spans = match self.format {
-            Format::Toml => toml::from_str::<Spans>(self.text).map(|spans| spans.rules).unwrap_or_default(),
-            Format::Json => Vec::new(),
+        let place = |rule: Spanned<Keys>| Place {
+            line: self.line(rule.span().start),
+            keys: rule.into_inner().into_iter().map(|(key, value)| (key, self.line(value.span().start))).collect(),
         };
-        let line = |offset: usize| 1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
-        let place = |rule: Spanned<BTreeMap<String, Spanned<IgnoredAny>>>| Place {
-            line: line(rule.span().start),
-            keys: rule.into_inner().into_iter().map(|(key, value)| (key, line(value.span().start))).collect(),
-        };
+        let spans = toml::from_str::<Spans>(self.text).map(|spans| spans.rules).unwrap_or_default();
         spans.into_iter().map(place).collect()
+    }
+
+    fn places_in_json(&self) -> Vec<Place> {
+        #[derive(Deserialize)]
+        struct Spans<'a> {
+            #[serde(borrow, default)]
+            rules: Vec<&'a RawValue>,
+        }
+        // What is borrowed stands where it is in the text.
+        let at = |value: &RawValue| self.line(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
+        let place = |rule: &RawValue| Place {
+            line: at(rule),
+            keys: serde_json::from_str::<BTreeMap<String, &RawValue>>(rule.get())
+                .map(|keys| keys.into_iter().map(|(key, value)| (key, at(value))).collect())
+                .unwrap_or_default(),
+        };
+        let spans = serde_json::from_str::<Spans<'_>>(self.text).map(|spans| spans.rules).unwrap_or_default();
+        spans.into_iter().map(place).collect()
+    }
+
+    /// The line of the byte at `offset`.
+    fn line(&self, offset: usize) -> usize {
+        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
     }
 }
 
@@ -76,12 +104,4 @@ impl RuleFile<'_> {
 struct Place {
     line: usize,
     keys: BTreeMap<String, usize>,
-}
-
-fn may_be_in(layer: Layer, rule: Rule) -> Result<Rule, BadRule> {
-    if layer == Layer::Workspace && rule.decision() == Decision::Allow {
-        let problem = "a workspace can only tighten what its user allows: its rules `ask` or `deny`".to_owned();
-        return Err(BadRule { key: "decision", problem });
-    }
-    Ok(rule)
 }

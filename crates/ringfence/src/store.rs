@@ -2,7 +2,8 @@
 //!
 //! Requests, answers and grants are on disk before anybody is told of them, and survive a restart. The file is made at
 //! the first write, so that whoever never asks never has one. A file that is damaged, or was made by a later version,
-//! is an error that says so: nothing is asked on a guess.
+//! is an error that says so: nothing is asked on a guess. A request whose process was killed goes as soon as somebody
+//! looks (`owner.rs`), unless it was left to wait by itself.
 //!
 //! Not here: who may answer (the kernel's `desk.rs`).
 
@@ -10,14 +11,16 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Answered, ApprovalRequest, Grant, Put, Store, StoreLost};
+use ringfence_kernel::{Answered, ApprovalRequest, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::owner::Owner;
 
 /// The file, below the state directory.
 pub const STORE_FILE: &str = "approvals.db";
@@ -26,7 +29,8 @@ pub const STORE_FILE: &str = "approvals.db";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What makes each version out of the one before. Only ever added to.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE requests (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -42,19 +46,86 @@ const MIGRATIONS: &[&str] = &["
     );
     CREATE TABLE used (nonce TEXT PRIMARY KEY, expires INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) WITHOUT ROWID;
-"];
+",
+    "
+    ALTER TABLE requests ADD COLUMN owner TEXT;
+    CREATE TABLE noes (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        session TEXT NOT NULL UNIQUE,
+        principal TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        last INTEGER NOT NULL
+    );
+    CREATE TABLE trusted (directory TEXT PRIMARY KEY, sha256 TEXT NOT NULL, who TEXT NOT NULL, since INTEGER NOT NULL)
+        WITHOUT ROWID;
+",
+];
 
 /// Requests and grants that outlive the process.
 #[derive(Debug)]
 pub struct SqliteStore {
     file: PathBuf,
     connection: Mutex<Option<Connection>>,
+    /// Who waits for what is opened here.
+    owner: OnceLock<Owner>,
 }
 
 impl SqliteStore {
     /// The store of a state directory. Nothing is opened yet.
     pub fn new(state: &Path) -> Self {
-        Self { file: state.join(STORE_FILE), connection: Mutex::new(None) }
+        Self { file: state.join(STORE_FILE), connection: Mutex::new(None), owner: OnceLock::new() }
+    }
+
+    /// Whether a person trusts the file with this hash to say what may be done in a directory.
+    pub fn is_trusted(&self, directory: &str, sha256: &str) -> Result<bool, StoreLost> {
+        self.read(false, |connection| {
+            let query = "SELECT count(*) FROM trusted WHERE directory = ?1 AND sha256 = ?2";
+            Ok(connection.query_row(query, [directory, sha256], |row| row.get::<_, i64>(0))? > 0)
+        })
+    }
+
+    /// Trusts this one, and no other of the directory any more.
+    pub fn trust(&self, directory: &str, sha256: &str, by: &Principal, now: SystemTime) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let query = "INSERT OR REPLACE INTO trusted (directory, sha256, who, since) VALUES (?1, ?2, ?3, ?4)";
+            connection.execute(query, params![directory, sha256, by.name, nanos(now)])?;
+            Ok(())
+        })
+    }
+
+    /// Trusts none of the directory any more. False where none was.
+    pub fn distrust(&self, directory: &str) -> Result<bool, StoreLost> {
+        self.read(false, |connection| {
+            Ok(connection.execute("DELETE FROM trusted WHERE directory = ?1", [directory])? > 0)
+        })
+    }
+
+    /// Who waits for what this process opens. It is there from the first request on.
+    fn owner(&self) -> Result<&Owner, StoreLost> {
+        if let Some(owner) = self.owner.get() {
+            return Ok(owner);
+        }
+        // The file makes the directory, if it is missing.
+        self.write(|_| Ok(()))?;
+        let owner = Owner::new(self.state()).map_err(StoreLost)?;
+        Ok(self.owner.get_or_init(|| owner))
+    }
+
+    fn state(&self) -> &Path {
+        self.file.parent().unwrap_or(&self.file)
+    }
+
+    /// Forgets the requests that nobody waits for any more.
+    fn sweep(&self, connection: &Connection) -> Result<(), Fault> {
+        let ours = self.owner.get().map(Owner::id);
+        let mut statement = connection.prepare("SELECT DISTINCT owner FROM requests WHERE owner IS NOT NULL")?;
+        let owners: Vec<String> = statement.query_map([], text)?.collect::<Result<_, _>>()?;
+        for owner in owners.iter().filter(|owner| Some(owner.as_str()) != ours) {
+            if Owner::is_gone(self.state(), owner)? {
+                connection.execute("DELETE FROM requests WHERE owner = ?1", [owner])?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads, where there is something to read: what was never written is empty.
@@ -83,12 +154,13 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost> {
+        let owner = self.owner()?.id();
         self.write(|connection| {
             let body = json(request)?;
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             change.execute("DELETE FROM requests WHERE expires <= ?1", [nanos(request.opened)])?;
-            let values = params![request.id, body, nanos(request.expires)];
-            change.execute("INSERT INTO requests (id, body, expires) VALUES (?1, ?2, ?3)", values)?;
+            let values = params![request.id, body, nanos(request.expires), owner];
+            change.execute("INSERT INTO requests (id, body, expires, owner) VALUES (?1, ?2, ?3, ?4)", values)?;
             Ok(change.commit()?)
         })
     }
@@ -102,6 +174,7 @@ impl Store for SqliteStore {
 
     fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost> {
         self.read(Vec::new(), |connection| {
+            self.sweep(connection)?;
             let query = "SELECT body FROM requests WHERE answer IS NULL AND expires > ?1 ORDER BY number";
             all(connection, query, now)
         })
@@ -109,6 +182,7 @@ impl Store for SqliteStore {
 
     fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost> {
         self.read(Put::Unknown, |connection| {
+            self.sweep(connection)?;
             let values = params![id, json(answered)?, nanos(now)];
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let query = "UPDATE requests SET answer = ?2 WHERE id = ?1 AND answer IS NULL AND expires > ?3";
@@ -131,6 +205,13 @@ impl Store for SqliteStore {
             let query = "SELECT answer FROM requests WHERE id = ?1 AND answer IS NOT NULL";
             let found = connection.query_row(query, [id], text).optional()?;
             found.map(|answer| parsed(&answer)).transpose()
+        })
+    }
+
+    fn leave(&self, id: &str) -> Result<(), StoreLost> {
+        self.read((), |connection| {
+            connection.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
+            Ok(())
         })
     }
 
@@ -157,6 +238,33 @@ impl Store for SqliteStore {
 
     fn revoke(&self, id: &str) -> Result<bool, StoreLost> {
         self.read(false, |connection| Ok(connection.execute("DELETE FROM grants WHERE id = ?1", [id])? > 0))
+    }
+
+    fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let long_ago = now.checked_sub(NOES_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            change.execute("DELETE FROM noes WHERE last <= ?1", [nanos(long_ago)])?;
+            let query = "INSERT INTO noes (session, principal, count, last) VALUES (?1, ?2, 1, ?3)
+                         ON CONFLICT (session) DO UPDATE SET count = count + 1, last = ?3";
+            change.execute(query, params![session, principal, nanos(now)])?;
+            Ok(change.commit()?)
+        })
+    }
+
+    fn noes(&self) -> Result<Vec<Noes>, StoreLost> {
+        self.read(Vec::new(), |connection| {
+            let mut statement = connection.prepare("SELECT session, principal, count FROM noes ORDER BY number")?;
+            let noes = statement.query_map([], |row| {
+                let count = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
+                Ok(Noes { session: row.get(0)?, principal: row.get(1)?, count })
+            })?;
+            Ok(noes.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn forget_noes(&self, session: &str) -> Result<bool, StoreLost> {
+        self.read(false, |connection| Ok(connection.execute("DELETE FROM noes WHERE session = ?1", [session])? > 0))
     }
 
     fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {

@@ -9,7 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -47,11 +47,16 @@ const MOMENT: Duration = Duration::from_millis(300);
 /// No arguments are longer than this.
 const LONGEST_ARGUMENTS: u64 = 32 << 20;
 
+/// No yes or no is longer than this.
+const LONGEST_WORD: u64 = 64;
+
 /// The person at the terminal.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     by: Principal,
     editor: String,
+    /// They want no colours.
+    no_color: bool,
     state: PathBuf,
     /// There is one terminal: of several calls, one asks at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -62,6 +67,7 @@ impl Terminal {
         Self {
             by: person(environment),
             editor: environment.editor.clone().unwrap_or_else(|| "vi".to_owned()),
+            no_color: environment.no_color,
             state: state.to_owned(),
             turn: Arc::default(),
         }
@@ -70,6 +76,17 @@ impl Terminal {
     /// Whether somebody can be asked here.
     pub fn is_there(&self) -> bool {
         open_terminal().is_ok()
+    }
+
+    /// Shows a text and asks whether to go on. Only the whole word `yes`, typed after the text was shown, is one.
+    pub fn confirm(&self, text: &str, question: &str) -> io::Result<bool> {
+        let mut terminal = open_terminal()?;
+        write!(terminal, "{text}")?;
+        tcflush(&terminal, QueueSelector::IFlush)?;
+        write!(terminal, "{question} [yes/no] ")?;
+        let mut said = String::new();
+        io::BufReader::new(terminal.take(LONGEST_WORD)).read_line(&mut said)?;
+        Ok(said.trim() == "yes")
     }
 
     /// Asks, and waits for the answer. Nothing if the dialog was closed without one.
@@ -93,7 +110,8 @@ impl Terminal {
         woken: &Woken,
     ) -> io::Result<Option<ApprovalResponse>> {
         let mut dialog = Dialog::new(request);
-        let mut screen = Screen::enter(terminal)?;
+        let colours = if self.no_color { Colours::None } else { Colours::All };
+        let mut screen = Screen::enter(terminal, colours)?;
         let left = || request.expires.duration_since(SystemTime::now()).unwrap_or_default();
         screen.draw(&dialog.screen(screen.size(), left()))?;
         if !woken.is_over(MOMENT) {
@@ -115,7 +133,7 @@ impl Terminal {
                     Step::Edit(args) => {
                         drop(screen);
                         dialog.edited(self.edit(terminal, &args, woken));
-                        screen = Screen::enter(terminal)?;
+                        screen = Screen::enter(terminal, colours)?;
                     }
                 },
             }
@@ -208,12 +226,13 @@ enum Event {
 /// The terminal while a dialog is on it.
 struct Screen<'a> {
     terminal: &'a File,
+    colours: Colours,
     before: Termios,
     drawn: Option<Vec<Line>>,
 }
 
 impl<'a> Screen<'a> {
-    fn enter(terminal: &'a File) -> io::Result<Self> {
+    fn enter(terminal: &'a File, colours: Colours) -> io::Result<Self> {
         let before = tcgetattr(terminal)?;
         let mut modes = before.clone();
         modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
@@ -223,7 +242,7 @@ impl<'a> Screen<'a> {
         // An interrupt is a cancel, which we hear of. To be stopped or to dump core here would leave the terminal so.
         modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
         modes.special_codes[SpecialCodeIndex::VQUIT] = 0;
-        let screen = Self { terminal, before, drawn: None };
+        let screen = Self { terminal, colours, before, drawn: None };
         tcsetattr(terminal, OptionalActions::Flush, &modes)?;
         screen.put("\x1b[?1049h\x1b[?25l")?;
         Ok(screen)
@@ -244,7 +263,7 @@ impl<'a> Screen<'a> {
         let mut text = "\x1b[H\x1b[2J".to_owned();
         for (row, line) in lines.iter().enumerate() {
             let end = if row + 1 < lines.len() { "\n" } else { "" };
-            text.push_str(&format!("\x1b[{}m{}\x1b[0m{end}", colour(line.style), line.text));
+            text.push_str(&format!("\x1b[{}m{}\x1b[0m{end}", self.colours.of(line.style), line.text));
         }
         self.put(&text)?;
         self.drawn = Some(lines.to_vec());
@@ -293,15 +312,24 @@ fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
     }
 }
 
-fn colour(style: Style) -> &'static str {
-    match style {
-        Style::Plain => "0",
-        Style::Title => "1",
-        Style::Faint => "2",
-        Style::Added => "32",
-        Style::Removed => "31",
-        Style::Hunk => "36",
-        Style::Prompt => "1;33",
+/// Whether there are colours. What is bold or faint is so without them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Colours {
+    All,
+    None,
+}
+
+impl Colours {
+    fn of(self, style: Style) -> &'static str {
+        match (style, self) {
+            (Style::Plain, _) | (Style::Added | Style::Removed | Style::Hunk, Self::None) => "0",
+            (Style::Title, _) | (Style::Prompt, Self::None) => "1",
+            (Style::Faint, _) => "2",
+            (Style::Added, Self::All) => "32",
+            (Style::Removed, Self::All) => "31",
+            (Style::Hunk, Self::All) => "36",
+            (Style::Prompt, Self::All) => "1;33",
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use ringfence_kernel::{
     Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
     Store as _, StoreLost, ToolError, Word,
 };
+use sha2::{Digest as _, Sha256};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
@@ -35,6 +36,23 @@ pub struct Wired {
     pub session: Arc<Session>,
     /// Settings after the workspace had its say.
     pub settings: Settings,
+    /// The workspace, by a name that no other directory has.
+    pub directory: String,
+    /// What the workspace's own file would allow.
+    pub offered: Option<Offered>,
+    /// What the user should know, besides what the settings say.
+    pub warnings: Vec<String>,
+}
+
+/// The rules by which a workspace's own file allows something, which hold only where a person trusts it.
+#[derive(Debug)]
+pub struct Offered {
+    /// Whose file it is.
+    pub directory: String,
+    /// Of the whole file: a changed one is another.
+    pub sha256: String,
+    pub rules: Vec<Rule>,
+    pub trusted: bool,
 }
 
 /// Why a host could not be put together.
@@ -119,19 +137,34 @@ fn wire_for(
     let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
     let mounts = mounts(&settings, environment, &path, run.as_deref())?;
-    let directories = directories(&mounts);
+    let (directories, directory) = (directories(&mounts), name_of(&mounts.0));
     let mut fence = fence(&settings, mounts)?;
     guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
+    let store = SqliteStore::new(&settings.state);
+    let mut offered = None;
     if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
-        settings.tighten(&bytes)?;
+        let rules = settings.tighten(&bytes)?;
+        let sha256 = hex(&Sha256::digest(&bytes));
+        let trusted = !rules.is_empty() && store.is_trusted(&directory, &sha256)?;
+        offered = Some(Offered { directory: directory.clone(), sha256, rules, trusted });
         if who == Who::Person {
             settings.tools = Choice::default();
         }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
+    }
+    let mut warnings = Vec::new();
+    match &offered {
+        Some(Offered { rules, trusted: true, .. }) => settings.trusted_rules = rules.clone(),
+        Some(Offered { rules, .. }) if !rules.is_empty() => warnings.push(format!(
+            "{} of the rules in the workspace's {WORKSPACE_FILE} allow something, and do not hold: `ringfence policy \
+             trust` shows them",
+            rules.len()
+        )),
+        _ => {}
     }
     for (_, rules) in settings.rules().layers() {
         for rule in rules {
@@ -151,7 +184,6 @@ fn wire_for(
         catalog,
         bits: Bits::default(),
     };
-    let store = SqliteStore::new(&settings.state);
     let policy = GrantedRules::new(settings.rules());
     let mut grants = store.grants(SystemTime::now())?;
     grants.retain(|grant| grant.is_about(&directories));
@@ -165,7 +197,7 @@ fn wire_for(
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
-    Ok(Wired { host, session: Arc::new(session), settings })
+    Ok(Wired { host, session: Arc::new(session), settings, directory, offered, warnings })
 }
 
 /// The command is the answer.
@@ -202,8 +234,16 @@ fn mounts(
 
 /// A name for each directory by its alias: what is granted on one does not hold for the next that is called the same.
 fn directories((workspace, others): &(MountSpec, Vec<MountSpec>)) -> BTreeMap<String, String> {
-    let named = |mount: &MountSpec| (mount.alias.clone(), content_id(mount.path.as_os_str().as_encoded_bytes()));
+    let named = |mount: &MountSpec| (mount.alias.clone(), name_of(mount));
     std::iter::once(workspace).chain(others).map(named).collect()
+}
+
+fn name_of(mount: &MountSpec) -> String {
+    content_id(mount.path.as_os_str().as_encoded_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) -> Result<Fence, WireError> {

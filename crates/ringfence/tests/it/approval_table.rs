@@ -71,6 +71,7 @@ fn wired(site: &Site, somebody: &Somebody) -> Wired {
         config_file: None,
         user: None,
         editor: None,
+        no_color: false,
     };
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
@@ -150,6 +151,18 @@ fn what_is_confirmed_happens_after_a_yes_and_only_then() {
 }
 
 #[test]
+fn adding_to_a_secret_does_not_tell_its_hash() {
+    for (path, told) in [(".env", false), ("a.md", true), ("new/.env", true)] {
+        let (site, somebody) = (site(), Somebody::saying([answer(true)]));
+        std::fs::create_dir(site.workspace.join("new")).unwrap();
+        let reply = call(&wired(&site, &somebody), "append_file", &json!({"path": path, "content": "x"}));
+        let value: Value = serde_json::from_str(&reply.text).unwrap();
+        assert_eq!(value["value"]["sha256"].is_string(), told, "{path}: {}", reply.text);
+        assert_eq!(value["ok"], true);
+    }
+}
+
+#[test]
 fn changed_arguments_that_leave_the_workspace_are_refused() {
     for outside in ["../outside/secret", "/etc/passwd", "d/../../outside/secret", "way-out"] {
         for (tool, arguments) in confirmed() {
@@ -179,10 +192,17 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
     }
 }
 
+/// A host in a session that a front goes on with after a restart.
+fn lasting(site: &Site) -> Wired {
+    let mut wired = wired(site, &Somebody::default());
+    Arc::get_mut(&mut wired.session).unwrap().id = "lasting".to_owned();
+    wired
+}
+
 /// A call that was put off, and the site that it is on.
 fn put_off(arguments: &Value) -> (Site, Suspended) {
     let site = site();
-    let reply = call(&wired(&site, &Somebody::default()), "write_file", arguments);
+    let reply = call(&lasting(&site), "write_file", arguments);
     assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied));
     assert_eq!(site.read("a.md"), "old\n");
     (site, reply.suspended.unwrap())
@@ -190,7 +210,7 @@ fn put_off(arguments: &Value) -> (Site, Suspended) {
 
 /// The same call after a restart, once somebody said yes.
 fn resume(site: &Site, suspended: &Suspended) -> Reply {
-    let wired = wired(site, &Somebody::default());
+    let wired = lasting(site);
     wait(wired.host.resume(&wired.session, &suspended.token, &CancellationToken::new())).unwrap()
 }
 

@@ -32,6 +32,7 @@ impl Layers {
             config_file: None,
             user: None,
             editor: None,
+            no_color: false,
         }
     }
 
@@ -94,6 +95,9 @@ max_approval_duration = 14
 allow = ["read_file", "list_dir"]
 deny = ["write_file"]
 
+[approval]
+pause_after_denials = 20
+
 [mounts.pkg]
 path = "~/pkg"
 [mounts.data]
@@ -115,6 +119,7 @@ fn every_key_as_json() -> String {
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
+        "approval": {"pause_after_denials": 20},
         "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}},
     })
     .to_string()
@@ -160,6 +165,7 @@ fn check_every_key(settings: &Settings) {
         run_cpu_time: Duration::from_secs(29),
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
+        denials_in_a_row: 20,
     };
     assert_eq!(settings.limits, limits);
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
@@ -177,6 +183,18 @@ fn every_key_is_heard_in_toml_and_in_json_by_user_and_owner() {
             check_every_key(&layers.load(&Flags::default()).unwrap());
         }
     }
+}
+
+#[test]
+fn a_session_pauses_after_some_denials_and_not_after_none() {
+    let layers = Layers::new();
+    let path = layers.write("config/config.toml", "[approval]\npause_after_denials = 0\n");
+    let error = layers.load(&Flags::default()).unwrap_err().to_string();
+    assert!(error.contains("nonzero"), "{error}");
+    std::fs::write(path, "[approval]\npause_after_denials = 9\n").unwrap();
+    assert_eq!(layers.load(&Flags::default()).unwrap().limits.denials_in_a_row, 9);
+    layers.write("managed/config.toml", "[approval]\npause_after_denials = 2\n");
+    assert_eq!(layers.load(&Flags::default()).unwrap().limits.denials_in_a_row, 2);
 }
 
 #[test]
@@ -650,6 +668,10 @@ fn a_workspace_s_own_file_that_cannot_be_used_stops_everything_and_shows_no_host
     told(&with("[agents.defaults]\nworkspace = \"/\""), &["agents"]);
     told(&with("presett = \"ask\""), &["presett", "did you mean `preset`?", "line 1"]);
     told(&with("preset = \"yolo\""), &["yolo", "read-only"]);
+    // Trusted or not, these are for others to say.
+    told(&with("[approval]\nunattended = true"), &["approval"]);
+    told(&with("[approval]\npause_after_denials = 9"), &["approval"]);
+    told(&with("[mounts.x]\npath = \"/\""), &["mounts"]);
     told(&with("[tools]\ndeny = [\"red_file\"]"), &[]);
     told(&|site| site.write("ringfence.toml", vec![b'#'; (1 << 20) + 1]), &["1048576"]);
     told(&|site| site.write("ringfence.toml", b"preset = \"ask\"\0"), &["binary"]);

@@ -162,14 +162,31 @@ fn the_workspace_s_own_rules_can_only_tighten() {
     assert_eq!(with("rules = [{ decision = \"deny\", path = \"doc\" }]", "write_file", write()), "ok");
     assert_eq!(with("preset = \"ask\"", "write_file", write()), "APPROVAL_DENIED");
     assert_eq!(with("preset = \"ask\"", "read_file", json!({"path": ".env"})), "ok");
+}
+
+#[test]
+fn what_a_workspace_allows_does_not_hold_and_is_said() {
     let site = site();
     site.write("ringfence.toml", "\n[[rules]]\ndecision = \"allow\"\npath = \"docs/**\"\n");
-    let said = site.run(&["tools"]);
-    assert_eq!(said.code, Some(2));
+    let said = call(&site, "", "write_file", &json!({"path": "docs/a.md", "content": ""}));
+    assert_eq!(said.error(), "APPROVAL_DENIED");
     expect![[r#"
-        ringfence: the config file ringfence.toml is wrong: line 3, in the rule `rule 1`: `decision`: a workspace can only tighten what its user allows: its rules `ask` or `deny`
-        3 | decision = "allow"
+        ringfence: warning: 1 of the rules in the workspace's ringfence.toml allow something, and do not hold: `ringfence policy trust` shows them
     "#]].assert_eq(&said.err);
+    // Without a terminal there is nobody who could trust it.
+    let said = site.run(&["policy", "trust"]);
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (Some(2), "ringfence: this needs a person at a terminal, and there is none here\n")
+    );
+    assert!(!site.run(&["policy", "show"]).out.contains("docs/**"));
+    let said = site.run(&["policy", "trust", "--revoke"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(1), "ringfence: the workspace is not trusted\n"));
+    site.write("ringfence.toml", "preset = \"ask\"\n");
+    let said = site.run(&["policy", "trust"]);
+    assert!(said.code == Some(1) && said.err.contains("needs no trust"), "{said:?}");
+    std::fs::remove_file(site.workspace.join("ringfence.toml")).unwrap();
+    assert!(site.run(&["policy", "trust"]).err.contains("has no ringfence.toml"));
 }
 
 /// What the layers decide about one touch, as the library hears them.
@@ -343,21 +360,27 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
 }
 
 #[test]
-fn a_bad_rule_in_json_is_named_by_its_number() {
-    let told = |rules: Value, expected: Expect| {
+fn a_bad_rule_in_json_is_shown_with_its_line() {
+    let told = |text: &str, expected: Expect| {
         let layers = Layers::new();
-        let path = layers.write("managed/config.json", &json!({"rules": rules}).to_string());
+        let path = layers.write("managed/config.json", text);
         let error = layers.load(&Flags::default()).unwrap_err().to_string();
         expected.assert_eq(&error.replace(path.to_str().unwrap(), "config.json"));
     };
     told(
-        json!([{"decision": "allow"}, {"decision": "deny", "effect": "raed"}]),
-        expect![
-            "the config file config.json is wrong: in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `read`?"
-        ],
+        "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
+        expect![[r#"
+            the config file config.json is wrong: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `read`?
+            5 |     "effect": "raed""#]],
     );
     told(
-        json!([{"decision": "deny", "efect": "read"}]),
+        "{\"rules\": [\n\n  {\"decision\": \"allow\",\n   \"match\": \"read a\",\n   \"path\": \"b\"}\n]}",
+        expect![[r#"
+            the config file config.json is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read a`, and should
+            4 |    "match": "read a","#]],
+    );
+    told(
+        r#"{"rules":[{"decision":"deny","efect":"read"}]}"#,
         expect![
             "the config file config.json is wrong: unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match` at line 1 column 36; did you mean `effect`?"
         ],

@@ -476,6 +476,7 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         config_file: None,
         user: None,
         editor: None,
+        no_color: false,
     };
     let wired = wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

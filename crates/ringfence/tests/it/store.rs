@@ -36,6 +36,7 @@ fn what_was_kept_is_there_after_a_restart() {
     let before = SqliteStore::new(state.path());
     before.open_request(&request("a", 0)).unwrap();
     before.open_request(&request("b", 0)).unwrap();
+    ["a", "b"].into_iter().for_each(|id| before.leave(id).unwrap());
     before.answer("b", &answer("x"), at(1)).unwrap();
     assert!(before.use_once("n", at(10), at(0)).unwrap());
     let key = before.key().unwrap();
@@ -45,6 +46,59 @@ fn what_was_kept_is_there_after_a_restart() {
     assert_eq!(after.answer_of("b").unwrap(), Some(answer("x")));
     assert!(!after.use_once("n", at(10), at(1)).unwrap());
     assert_eq!(after.key().unwrap(), key);
+}
+
+#[test]
+fn a_request_goes_with_who_waits_for_it_unless_it_was_left() {
+    let state = state();
+    let (one, two) = (SqliteStore::new(state.path()), SqliteStore::new(state.path()));
+    one.open_request(&request("waits", 0)).unwrap();
+    one.open_request(&request("left", 0)).unwrap();
+    one.leave("left").unwrap();
+    two.open_request(&request("other", 0)).unwrap();
+    let pending = || two.pending(at(1)).unwrap().into_iter().map(|request| request.id).collect::<Vec<_>>();
+    assert_eq!(pending(), ["waits", "left", "other"]);
+    drop(one);
+    assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), Put::Unknown);
+    assert_eq!(pending(), ["left", "other"]);
+    assert_eq!(SqliteStore::new(state.path()).pending(at(1)).unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_of_the_version_before_is_brought_up() {
+    let state = state();
+    SqliteStore::new(state.path()).key().unwrap();
+    let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
+    // As it was before requests had owners.
+    let back = "DROP TABLE noes; DROP TABLE trusted; ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
+    connection.execute_batch(back).unwrap();
+    let body = serde_json::to_string(&request("old", 0)).unwrap();
+    let insert = "INSERT INTO requests (id, body, expires) VALUES ('old', ?1, 9223372036854775807)";
+    connection.execute(insert, [body]).unwrap();
+    drop(connection);
+    let store = SqliteStore::new(state.path());
+    assert_eq!(store.pending(at(1)).unwrap(), [request("old", 0)]);
+    store.count_no("s", "p", at(0)).unwrap();
+    assert_eq!(store.noes().unwrap()[0].count, 1);
+}
+
+#[test]
+fn one_file_of_a_directory_is_trusted_at_a_time() {
+    let state = state();
+    let store = SqliteStore::new(state.path());
+    let person = ringfence_kernel::Principal::person("somebody");
+    assert!(!store.is_trusted("d", "1").unwrap() && !store.distrust("d").unwrap());
+    assert!(!state.path().join(STORE_FILE).exists());
+    for (directory, hash) in [("d", "1"), ("e", "1"), ("d", "2")] {
+        store.trust(directory, hash, &person, at(0)).unwrap();
+    }
+    let trusted = |directory, hash| SqliteStore::new(state.path()).is_trusted(directory, hash).unwrap();
+    assert_eq!(
+        [trusted("d", "1"), trusted("d", "2"), trusted("e", "1"), trusted("e", "2")],
+        [false, true, true, false]
+    );
+    assert!(store.distrust("d").unwrap());
+    assert_eq!([trusted("d", "2"), trusted("e", "1")], [false, true]);
 }
 
 #[test]
@@ -102,7 +156,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 1";
+    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 2";
     assert_eq!(lost(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
@@ -129,6 +183,7 @@ fn processes_that_make_the_file_at_once_share_it() {
                     let store = SqliteStore::new(state);
                     start.wait();
                     store.open_request(&request(id, 0)).unwrap();
+                    store.leave(id).unwrap();
                     store.key().unwrap()
                 });
             }

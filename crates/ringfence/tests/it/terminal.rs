@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::store::SqliteStore;
@@ -57,11 +57,19 @@ impl Seat {
         Self::new(site, &["call", tool, &arguments.to_string()])
     }
 
-    fn at((master, slave): (File, File), site: &Site, arguments: &[&str]) -> Self {
+    fn at(terminal: (File, File), site: &Site, arguments: &[&str]) -> Self {
+        Self::started(terminal, Self::command(site, arguments))
+    }
+
+    fn command(site: &Site, arguments: &[&str]) -> Command {
         // The program gets a session of its own, and the terminal on its standard input as the one of that session.
         let mut command = site.program_at_terminal("setsid");
         command.arg("--ctty").arg(PROGRAM).args(arguments).arg("--workspace").arg(&site.workspace);
         command.env("USER", "tess").env("EDITOR", site.root().join("editor"));
+        command
+    }
+
+    fn started((master, slave): (File, File), mut command: Command) -> Self {
         let child =
             command.stdin(slave.try_clone().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Self { master, slave, child, seen: String::new(), looked: 0 }
@@ -335,14 +343,112 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     seat.until("[v] view");
     seat.press("v");
     seat.until("space goes");
-    seat.press(" ");
-    seat.until("line 1");
+    // The arguments come after the preview, some pages on.
+    let (before, mut pages) = (seat.looked, 0);
+    while !seat.seen[before..].contains(r#""path": "notes.md""#) {
+        seat.press(" ");
+        seat.until("[space] on");
+        pages += 1;
+        assert!(pages < 100, "no arguments on any page");
+    }
+    assert!(seat.seen[before..].contains("the arguments, in the") && pages > 2, "{pages}");
     resize(&seat.slave, 40, 200);
     seat.press("q");
     seat.until(ASKED);
     seat.press("y");
     assert_eq!(seat.end().code, Some(0));
     assert_eq!(site.read("notes.md"), content);
+}
+
+#[test]
+fn who_wants_no_colours_gets_none() {
+    for (no_color, coloured) in [("", true), ("1", false)] {
+        let site = site();
+        let mut command = Seat::command(&site, &["call", "write_file", &overwrite("notes.md").to_string()]);
+        command.env("NO_COLOR", no_color);
+        let mut seat = Seat::started(terminal(), command);
+        seat.until(ASKED);
+        assert_eq!(seat.seen.contains("\x1b[32m") || seat.seen.contains("\x1b[1;33m"), coloured, "{:?}", seat.seen);
+        assert!(seat.seen.contains("\x1b[1m"));
+        seat.press("y");
+        assert_eq!(seat.end().code, Some(0));
+    }
+}
+
+#[test]
+fn a_request_of_a_killed_process_is_not_shown() {
+    let site = site();
+    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    seat.until(ASKED);
+    let id = site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
+    seat.child.kill().unwrap();
+    seat.child.wait().unwrap();
+    assert_eq!(site.run(&["approvals", "list"]).out, "");
+    let said = with_config(&site, "[approval]\nunattended = true\n", &["approvals", "answer", &id, "--yes"]);
+    assert!(said.code == Some(2) && said.err.contains("there is no request"), "{said:?}");
+    let left = std::fs::read_dir(&site.state).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("approvals-")));
+}
+
+#[test]
+fn a_person_trusts_a_workspace_until_its_file_changes() {
+    let site = site();
+    site.write(".env", "KEY=1\n");
+    let rules = "[[rules]]\ndecision = \"allow\"\npath = [\"notes.md\", \".env\"]\n";
+    site.write("ringfence.toml", rules);
+    let write = |path: &str| site.run(&["call", "write_file", &overwrite(path).to_string()]);
+    let trust = |word: &str| {
+        let mut seat = Seat::new(&site, &["policy", "trust"]);
+        seat.until("ringfence.toml (SHA-256 ");
+        seat.until(r#"decision = "allow", path = ["notes.md", ".env"]"#);
+        seat.until("# ringfence.toml line 1");
+        seat.until("[yes/no]");
+        seat.press(&format!("{word}\r"));
+        seat.end().code
+    };
+    for word in ["no", "", "y", "yess"] {
+        assert_eq!(trust(word), Some(1), "{word}");
+        assert_eq!(write("notes.md").error(), "APPROVAL_DENIED");
+    }
+    assert_eq!(trust("yes"), Some(0));
+    let said = write("notes.md");
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    // A name that is among others by chance is still a secret.
+    assert_eq!(write(".env").error(), "APPROVAL_DENIED");
+    assert!(site.run(&["policy", "show"]).out.contains("trusted: what the workspace allows"));
+    assert!(site.run(&["policy", "trust"]).out.contains("trusted already"));
+    let begin = last_record(&site, "begin");
+    assert_eq!((&begin["rule"], &begin["layer"]), (&json!("rule 1"), &json!("trusted")));
+    // A byte more is another file.
+    site.write("ringfence.toml", format!("{rules}\n"));
+    assert_eq!(write("notes.md").error(), "APPROVAL_DENIED");
+    site.write("ringfence.toml", rules);
+    assert_eq!(write("notes.md").code, Some(0));
+    assert_eq!(site.run(&["policy", "trust", "--revoke"]).code, Some(0));
+    assert_eq!(write("notes.md").error(), "APPROVAL_DENIED");
+}
+
+#[test]
+fn a_person_resumes_a_session_that_was_refused_too_often() {
+    let site = site();
+    let store = SqliteStore::new(&site.state);
+    for _ in 0..3 {
+        store.count_no("s-1", "the agent", std::time::SystemTime::now()).unwrap();
+    }
+    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  refused 3 times in a row  the agent\n");
+    let said = site.run(&["approvals", "resume", "s-1"]);
+    assert!(said.code == Some(2) && said.err.contains("needs a person at a terminal"), "{said:?}");
+    let resume = |session: &str, word: &str| {
+        let mut seat = Seat::new(&site, &["approvals", "resume", session]);
+        seat.until("let it ask again? [yes/no]");
+        seat.press(&format!("{word}\r"));
+        seat.end()
+    };
+    assert_eq!(resume("s-1", "no").code, Some(1));
+    assert_eq!(store.noes().unwrap().len(), 1);
+    assert_eq!(resume("s-1", "yes").out, "resumed s-1\n");
+    assert_eq!(site.run(&["approvals", "list"]).out, "");
+    assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("no session `s-1` is paused"));
 }
 
 #[test]
