@@ -17,7 +17,7 @@ use crate::again::{fsync, renameat_with};
 use crate::batch_note::{BatchNote, Entry, Known, Step};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
-use crate::journal::{Effect, Fate, State, split};
+use crate::journal::{Effect, Fate, State, Turn, split};
 use crate::locks::{Held, Tree};
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::name::show;
@@ -87,9 +87,7 @@ pub(crate) fn change_all(
         let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
         let note = BatchNote::write(&mount.locks, ticket.change(), &entries)?;
         tree.intend(note.id())?;
-        let written = (0..members.len())
-            .try_for_each(|index| members[index].plan_image(index, ticket))
-            .and_then(|()| carry_out(&mut members, &note, mount, ticket));
+        let written = plan_images(&mut members, ticket).and_then(|()| carry_out(&mut members, &note, mount, ticket));
         // What was prepared goes before the note that names it.
         drop(members);
         drop(note);
@@ -177,13 +175,13 @@ impl<'a> Member<'a> {
     }
 
     /// Finds out what becomes of the file that is displaced.
-    fn plan_image(&mut self, index: usize, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    fn plan_image(&mut self, turn: Turn, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let Some(old) = &self.old else { return Ok(()) };
         self.displaced = Some(match self.goal {
-            Goal::Contents(_) => Displaced::new(self.slot, self.parent, old, index, ticket)?,
+            Goal::Contents(_) => Displaced::new(self.slot, self.parent, old, turn, ticket)?,
             Goal::Nothing => {
                 let state = State::of_open(&old.fd, &old.stamp, &self.slot.shown, ticket.context())?;
-                let image = self.slot.mount.removal_image(&state, self.parent, index, ticket)?;
+                let image = self.slot.mount.removal_image(&state, self.parent, turn, ticket)?;
                 Displaced { state, fate: image.map_or(Fate::Gone, |image| Fate::Kept { image }) }
             }
         });
@@ -279,6 +277,18 @@ impl<'a> Member<'a> {
             collides_with: if self.old.is_none() { self.slot.collision(self.parent) } else { None },
         })
     }
+}
+
+/// What each displaces counts for the next: all of them together must fit.
+fn plan_images(members: &mut [Member<'_>], ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mut turn = Turn::default();
+    for member in members {
+        member.plan_image(turn, ticket)?;
+        let kept = member.displaced.as_ref().filter(|displaced| displaced.fate != Fate::Gone);
+        turn.before = turn.before.saturating_add(kept.map_or(0, |displaced| displaced.state.cost()));
+        turn.index += 1;
+    }
+    Ok(())
 }
 
 /// From the first temporary file to the last that is cleared away.

@@ -20,7 +20,7 @@ use crate::again::{fsync, openat, renameat_with};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::journal::{Fate, State};
+use crate::journal::{Fate, State, Turn};
 use crate::locks::{Held, Intent, Noted, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::RESERVED;
@@ -103,7 +103,7 @@ pub(crate) fn replace(
     }
     fsync(&fresh.fd).map_err(fail)?;
     let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
-    let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, 0, ticket)).transpose()?;
+    let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, Turn::default(), ticket)).transpose()?;
     if let (Some(old), Some(displaced)) = (&old, &displaced) {
         // From now on the temporary name may have our file or the old one; anything else there is somebody's.
         held.intend(&intent(vec![ours.id.inode, old.stamp.id.inode], displaced.fate.image()))?;
@@ -142,10 +142,10 @@ impl Displaced {
         slot: &Slot,
         parent: BorrowedFd<'_>,
         old: &Old,
-        index: usize,
+        turn: Turn,
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
-        let fate = slot.mount.fate(old, parent, index, ticket)?;
+        let fate = slot.mount.fate(old, parent, turn, ticket)?;
         let of_old = || State::of_open(&old.fd, &old.stamp, &slot.shown, ticket.context());
         let state = match &fate {
             Fate::Gone => State::of_stamp(&old.stamp),

@@ -109,7 +109,8 @@ enum ChangesCommand {
         /// Only say what would be done.
         #[arg(long)]
         dry_run: bool,
-        /// Take back also what was changed since. What is there now is kept, and `redo` brings it back.
+        /// Take back also what was changed since. What is there now is kept, and `redo` brings it back, unless it is too
+        /// large to be kept.
         #[arg(long)]
         force: bool,
     },
@@ -364,9 +365,13 @@ fn listed(value: &Value) -> String {
 fn undone(value: &Value) -> String {
     let undone = texts(&value["undone"]).join(" ");
     let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
+    let lost = match value["lost"] == true {
+        true => "what was there is too large to be kept: no redo brings it back\n",
+        false => "",
+    };
     match value["change"].as_str() {
-        Some(change) => format!("took back {undone} by {change}:\n{paths}"),
-        None => format!("would take back {undone}:\n{paths}"),
+        Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
+        None => format!("would take back {undone}:\n{paths}{lost}"),
     }
 }
 

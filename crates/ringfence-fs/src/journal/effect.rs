@@ -70,10 +70,10 @@ impl Effect {
         std::iter::once(one).chain(other).map(String::as_str)
     }
 
-    /// The pre-image that it needs, and how many bytes that has.
+    /// The pre-image that it needs, and what that counts as in the quota.
     pub(crate) fn image(&self) -> Option<(&str, u64)> {
         match self {
-            Self::Removed { before, image, .. } | Self::Replaced { before, image, .. } => Some((image, before.size)),
+            Self::Removed { before, image, .. } | Self::Replaced { before, image, .. } => Some((image, before.cost())),
             Self::Created { .. } | Self::Moved { .. } | Self::Appended { .. } | Self::Lost { .. } => None,
         }
     }

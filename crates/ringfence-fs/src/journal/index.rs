@@ -5,7 +5,7 @@
 //!
 //! Not here: pre-images (`keep.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -57,9 +57,11 @@ struct Known {
     read: u64,
     entries: Vec<Entry>,
     places: HashMap<String, usize>,
-    /// Bytes that are kept, by session and in all.
+    /// What is kept, as the quota counts it, by session and in all.
     kept: HashMap<String, u64>,
     kept_by_all: u64,
+    /// When each session made its last change.
+    last: HashMap<String, String>,
 }
 
 /// One change, as far as the log tells.
@@ -71,6 +73,8 @@ pub(crate) struct Entry {
     pub(crate) evicted: bool,
     /// The change that took it back.
     pub(crate) undone_by: Option<String>,
+    /// Pre-images that are another's: of a redo, those of the changes that it brought back.
+    shared: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +120,12 @@ impl Entry {
 
     /// The names of its pre-images.
     pub(super) fn images(&self) -> Vec<String> {
-        self.change.effects.iter().filter_map(Effect::image).map(|(image, _)| image.to_owned()).collect()
+        self.own_images().map(|(image, _)| image.to_owned()).collect()
+    }
+
+    fn own_images(&self) -> impl Iterator<Item = (&str, u64)> {
+        let images = self.change.effects.iter().filter_map(Effect::image);
+        images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
     }
 
     /// It as lines of a log.
@@ -133,9 +142,10 @@ impl Entry {
         Ok(bytes)
     }
 
+    /// What it keeps, as the quota counts it.
     fn kept_bytes(&self) -> u64 {
         let counts = self.is_live() && !self.evicted;
-        if counts { self.change.effects.iter().filter_map(Effect::image).map(|(_, size)| size).sum() } else { 0 }
+        if counts { self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add) } else { 0 }
     }
 }
 
@@ -153,7 +163,7 @@ impl Journal {
 
     pub(crate) fn entry(&self, change: &str) -> io::Result<Option<Entry>> {
         let known = self.known()?;
-        Ok(known.places.get(change).and_then(|place| known.entries.get(*place)).cloned())
+        Ok(known.entry(change).cloned())
     }
 
     /// What the log says by now.
@@ -195,33 +205,55 @@ impl Journal {
         }
     }
 
-    /// Writes the log anew where it became long: without changes that were not made, and without the oldest, whose
-    /// pre-images come back to be let go. Only while nobody changes anything.
-    pub(super) fn shorten(&self) -> io::Result<Vec<String>> {
-        let mut known = self.alone();
-        self.refresh(&mut known)?;
-        if Stamp::of(&fstat(&known.log)?).size < LONGEST_LOG {
-            return Ok(Vec::new());
-        }
-        hold(&self.lock)?;
-        let gone = self.refresh(&mut known).and_then(|()| self.shorten_held(&mut known));
-        release(&self.lock);
-        gone
+    /// Whether the log became so long that it is worth writing anew.
+    pub(super) fn is_long(&self) -> bool {
+        self.known().is_ok_and(|known| known.read >= LONGEST_LOG)
     }
 
-    fn shorten_held(&self, known: &mut Known) -> io::Result<Vec<String>> {
+    /// Lets go what the oldest changes keep, of a log that became long. Those of a session that is not over stay.
+    pub(super) fn retire(&self) -> Vec<String> {
+        let Ok(known) = self.known() else { return Vec::new() };
+        let made = known.made();
+        let old = made.iter().take(made.len().saturating_sub(MOST_CHANGES));
+        let over = |entry: &&&Entry| entry.kept_bytes() > 0 && known.is_over(&entry.change.session);
+        let going = old.filter(over).map(|entry| (*entry).clone()).collect();
+        drop(made);
+        drop(known);
+        self.evict(going)
+    }
+
+    /// Writes the log anew, without changes that were not made and without the oldest. One of which something is still kept
+    /// stays, or nobody would know whose that is. Only while nobody changes anything.
+    pub(super) fn shorten(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+        let mut known = self.alone();
+        hold(&self.lock)?;
+        let written = self.refresh(&mut known).and_then(|()| self.shorten_held(&mut known, kept));
+        release(&self.lock);
+        written
+    }
+
+    fn shorten_held(&self, known: &mut Known, kept: &BTreeSet<String>) -> io::Result<()> {
         const NEW: &str = "log.new";
         known.catch_up()?;
-        let made: Vec<&Entry> = known.entries.iter().filter(|entry| entry.status != Status::Void).collect();
-        let (old, kept) = made.split_at(made.len().saturating_sub(MOST_CHANGES));
+        let made = known.made();
+        let old = made.len().saturating_sub(MOST_CHANGES);
+        let mut bytes = Vec::new();
+        for (index, entry) in made.iter().enumerate() {
+            let keeps = || entry.kept_bytes() > 0 || entry.images().iter().any(|image| kept.contains(image));
+            if index >= old || entry.status == Status::Pending || keeps() {
+                bytes.extend_from_slice(&entry.lines()?);
+            }
+        }
+        // Where little would go, it would be written anew at every start.
+        if bytes.len() as u64 > known.read / 4 * 3 {
+            return Ok(());
+        }
         let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
         let new = open_own(&self.directory, NEW)?;
-        for entry in kept {
-            write_all(new.as_fd(), &entry.lines()?)?;
-        }
+        write_all(new.as_fd(), &bytes)?;
         fdatasync(&new)?;
         renameat(&self.directory, NEW, &self.directory, LOG)?;
-        Ok(old.iter().filter(|entry| entry.is_live()).flat_map(|entry| entry.images()).collect())
+        Ok(())
     }
 
     /// Whether the keep with this identity is the one that we made.
@@ -258,37 +290,54 @@ impl Journal {
         Ok(written?)
     }
 
-    /// Whether so many bytes more could be kept, if what may go for them went.
-    pub(super) fn has_room(&self, bytes: u64, session: &str, limits: &Limits) -> bool {
+    /// Whether so much more could be kept for a session, if what may go for it went. What the `freed` changes keep does
+    /// not count: they are about to be taken back.
+    pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> bool {
         let Ok(known) = self.known() else { return false };
-        if known.kept_by_all.saturating_add(bytes) <= limits.undo_bytes {
+        let going = freed.iter().filter_map(|change| known.entry(change)).map(Entry::kept_bytes).sum();
+        if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return true;
         }
-        let stays = known.entries.iter().filter(|entry| entry.kept_bytes() > 0 && !known.may_go(entry, session));
+        let stays = known.entries.iter().filter(|entry| {
+            entry.kept_bytes() > 0 && !known.may_go(entry, session) && !freed.contains(&entry.change.change)
+        });
         stays.map(Entry::kept_bytes).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
     }
 
-    /// Says which of the oldest pre-images go, until those of the session, and those of all, are no more than they may be. The
-    /// pre-images of another session go only when that is over.
-    pub(super) fn make_room(&self, session: &str, limits: &Limits) -> Vec<String> {
+    /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
+    /// are no more than they may be. Its own stay, and those of another session until that is over.
+    pub(super) fn make_room(&self, change: &str, session: &str, limits: &Limits) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
         let mut of_session = known.kept.get(session).copied().unwrap_or_default();
         let mut of_all = known.kept_by_all;
         if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
             return Vec::new();
         }
+        let stay = known.sharing(change);
         let mut going: Vec<Entry> = Vec::new();
         for entry in known.entries.iter().filter(|entry| entry.kept_bytes() > 0) {
             let own = entry.change.session == session;
             let too_much = of_all > limits.undo_bytes && known.may_go(entry, session);
-            if (own && of_session > limits.undo_session_bytes) || too_much {
-                of_all -= entry.kept_bytes();
-                of_session -= if own { entry.kept_bytes() } else { 0 };
+            if !stay.contains(&entry.change.change) && ((own && of_session > limits.undo_session_bytes) || too_much) {
+                of_all = of_all.saturating_sub(entry.kept_bytes());
+                of_session = of_session.saturating_sub(if own { entry.kept_bytes() } else { 0 });
                 going.push(entry.clone());
             }
         }
         drop(known);
-        // First it is said, then it goes: what is listed as kept is kept.
+        self.evict(going)
+    }
+
+    /// Says that what a change keeps goes, because a person agreed to that.
+    pub(super) fn lose(&self, change: &str) -> Vec<String> {
+        let Ok(known) = self.known() else { return Vec::new() };
+        let going = known.sharing(change).iter().filter_map(|change| known.entry(change)).cloned().collect();
+        drop(known);
+        self.evict(going)
+    }
+
+    /// First it is said, then it goes: what is listed as kept is kept.
+    fn evict(&self, going: Vec<Entry>) -> Vec<String> {
         let said =
             |entry: &Entry| self.append(&Line::Evicted { change: entry.change.change.clone() }, OnDisk::Later).is_ok();
         going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
@@ -304,6 +353,7 @@ impl Known {
             places: HashMap::new(),
             kept: HashMap::new(),
             kept_by_all: 0,
+            last: HashMap::new(),
         }
     }
 
@@ -360,7 +410,12 @@ impl Known {
         match line {
             Line::Intent(change) => {
                 self.places.insert(change.change.clone(), self.entries.len());
-                self.entries.push(Entry { change, status: Status::Pending, evicted: false, undone_by: None });
+                let last = self.last.entry(change.session.clone()).or_default();
+                if *last < change.at {
+                    last.clone_from(&change.at);
+                }
+                let (status, shared) = (Status::Pending, Vec::new());
+                self.entries.push(Entry { change, status, evicted: false, undone_by: None, shared });
             }
             Line::Done { change } => {
                 self.alter(&change, |entry| entry.status = Status::Done);
@@ -371,15 +426,44 @@ impl Known {
                         self.alter(&again, |entry| entry.undone_by = None);
                     }
                 }
+                let shared = self.shared_by(&change);
+                self.alter(&change, |entry| entry.shared = shared);
             }
             Line::Void { change } => self.alter(&change, |entry| entry.status = Status::Void),
             Line::Evicted { change } => self.alter(&change, |entry| entry.evicted = true),
         }
     }
 
+    fn entry(&self, change: &str) -> Option<&Entry> {
+        self.entries.get(*self.places.get(change)?)
+    }
+
+    /// Those that were not given up.
+    fn made(&self) -> Vec<&Entry> {
+        self.entries.iter().filter(|entry| entry.status != Status::Void).collect()
+    }
+
     fn undoes(&self, change: &str) -> Vec<String> {
-        let entry = self.places.get(change).and_then(|place| self.entries.get(*place));
-        entry.map(|entry| entry.change.undoes.clone()).unwrap_or_default()
+        self.entry(change).map(|entry| entry.change.undoes.clone()).unwrap_or_default()
+    }
+
+    /// The images of a change that belong to another one which holds: each is called after its owner.
+    fn shared_by(&self, change: &str) -> Vec<String> {
+        let images = self.entry(change).map(|entry| entry.change.effects.iter().filter_map(Effect::image));
+        let is_shared = |image: &&str| {
+            owner(image)
+                .filter(|owner| *owner != change)
+                .and_then(|owner| self.entry(owner))
+                .is_some_and(Entry::is_live)
+        };
+        images.into_iter().flatten().map(|(image, _)| image).filter(is_shared).map(str::to_owned).collect()
+    }
+
+    /// A change, and those whose pre-images it shares.
+    fn sharing(&self, change: &str) -> Vec<String> {
+        let shared = self.entry(change).map(|entry| entry.shared.as_slice()).unwrap_or_default();
+        let owners = shared.iter().filter_map(|image| owner(image)).map(str::to_owned);
+        std::iter::once(change.to_owned()).chain(owners).collect()
     }
 
     fn alter(&mut self, change: &str, how: impl FnOnce(&mut Entry)) {
@@ -394,11 +478,18 @@ impl Known {
 
     /// Whether what an entry keeps may go to make room for a session.
     fn may_go(&self, entry: &Entry, session: &str) -> bool {
-        let last = self.entries.iter().rev().find(|other| other.change.session == entry.change.session);
-        let age = last.and_then(|last| humantime::parse_rfc3339(&last.change.at).ok());
-        let over = age.is_some_and(|at| at.elapsed().is_ok_and(|age| age > OVER));
-        entry.change.session == session || over
+        entry.change.session == session || self.is_over(&entry.change.session)
     }
+
+    fn is_over(&self, session: &str) -> bool {
+        let last = self.last.get(session).and_then(|last| humantime::parse_rfc3339(last).ok());
+        last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > OVER))
+    }
+}
+
+/// The change that an image is called after.
+fn owner(image: &str) -> Option<&str> {
+    image.rsplit_once('-').map(|(owner, _)| owner)
 }
 
 fn open_own(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {

@@ -29,7 +29,7 @@ use self::index::{Change, Line, OnDisk};
 pub(crate) use self::index::{Entry, Journal, Status};
 pub(crate) use self::picture::Source;
 pub(crate) use self::reverse::{Doing, Force, Reversal};
-pub(crate) use self::state::{Form, Look, State};
+pub(crate) use self::state::{Form, Look, State, cost};
 use crate::known::At;
 use crate::mount::{Mount, look};
 use crate::name::{read_back, show};
@@ -63,6 +63,15 @@ impl Fate {
     }
 }
 
+/// One of the files that a change displaces.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Its number among them.
+    pub(crate) index: usize,
+    /// What those before it count as in the quota.
+    pub(crate) before: u64,
+}
+
 /// A change that is written down and not yet ended. Dropped, it did not happen.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
@@ -71,7 +80,16 @@ pub(crate) struct Entered<'a> {
     session: String,
     limits: Limits,
     copies: Vec<String>,
+    displaced: Afterwards,
     open: bool,
+}
+
+/// What becomes of what a change displaced, once it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    Kept,
+    /// There is no room for it, and a person agreed.
+    Lost,
 }
 
 impl Entered<'_> {
@@ -81,7 +99,16 @@ impl Entered<'_> {
         let Some(journal) = &self.mount.journal else { return };
         // Left out, whoever opens the workspace next sees by what is there that it happened.
         let _ = journal.append(&Line::Done { change: self.change.clone() }, OnDisk::Later);
-        drop_images(self.mount, &journal.make_room(&self.session, &self.limits));
+        if self.displaced == Afterwards::Lost {
+            drop_images(self.mount, &journal.lose(&self.change));
+        }
+        drop_images(self.mount, &journal.make_room(&self.change, &self.session, &self.limits));
+    }
+
+    /// Says what becomes of what it displaces.
+    pub(crate) fn then(mut self, displaced: Afterwards) -> Self {
+        self.displaced = displaced;
+        self
     }
 }
 
@@ -103,16 +130,16 @@ impl Mount {
         &self,
         old: &Old,
         parent: BorrowedFd<'_>,
-        index: usize,
+        turn: Turn,
         ticket: &Ticket<'_>,
     ) -> Result<Fate, ToolError> {
         let Some(journal) = &self.journal else { return Ok(Fate::Gone) };
         let cx = ticket.context();
-        if !self.can_be_kept(old.stamp.size, cx) {
+        if !self.can_be_kept(cost(old.stamp.size, 0).saturating_add(turn.before), &[], cx) {
             return if ticket.may_lose() { Ok(Fate::Gone) } else { Err(unkept()) };
         }
         let keep = self.make_keep(journal)?;
-        let image = image_name(ticket.change(), index);
+        let image = image_name(ticket.change(), turn.index);
         let here = fstat(parent).map(|stat| Stamp::of(&stat).id.device).unwrap_or_default();
         if old.stamp.links == 1 && here == keep.device {
             return Ok(Fate::Kept { image });
@@ -152,15 +179,16 @@ impl Mount {
         &self,
         state: &State,
         parent: BorrowedFd<'_>,
-        index: usize,
+        turn: Turn,
         ticket: &Ticket<'_>,
     ) -> Result<Option<String>, ToolError> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        if !self.can_be_kept(state.size, ticket.context()) || !self.is_on_its_device(parent) {
+        let cost = state.cost().saturating_add(turn.before);
+        if !self.can_be_kept(cost, &[], ticket.context()) || !self.is_on_its_device(parent) {
             return if ticket.may_lose() { Ok(None) } else { Err(unkept()) };
         }
         self.make_keep(journal)?;
-        Ok(Some(image_name(ticket.change(), index)))
+        Ok(Some(image_name(ticket.change(), turn.index)))
     }
 
     /// Whether something in this directory can be brought to the keep by a rename.
@@ -168,13 +196,13 @@ impl Mount {
         fstat(parent).is_ok_and(|stat| Stamp::of(&stat).id.device == self.id.device)
     }
 
-    /// Whether so many bytes could be kept for this session.
-    fn can_be_kept(&self, bytes: u64, cx: &Context<'_>) -> bool {
+    /// Whether so much, as the quota counts it, could be kept for this session once the `freed` changes are taken back.
+    fn can_be_kept(&self, bytes: u64, freed: &[String], cx: &Context<'_>) -> bool {
         let Some(journal) = &self.journal else { return false };
         let session = cx.origin().map_or("", |origin| origin.session.as_str());
         bytes <= cx.limits.undo_session_bytes
             && bytes <= cx.limits.undo_bytes
-            && journal.has_room(bytes, session, cx.limits)
+            && journal.has_room(bytes, session, freed, cx.limits)
             && self.can_have_keep()
     }
 
@@ -192,6 +220,7 @@ impl Mount {
             session: origin.session.clone(),
             limits: ticket.context().limits.clone(),
             copies: effects.iter().filter_map(Effect::copy).map(str::to_owned).collect(),
+            displaced: Afterwards::Kept,
             open: true,
         };
         let Some(journal) = &self.journal else { return Ok(entered) };
@@ -215,10 +244,10 @@ impl Mount {
             Ok(Some(entry)) if entry.status == Status::Pending => self.settle_entry(journal, &entry),
             // It died before it was written down: there can only be copies.
             Ok(None) if !change.is_empty() => {
-                let names = self.keep().and_then(|keep| names_in(keep.fd(), usize::MAX).ok()).unwrap_or_default();
                 let prefix = image_name(change, 0);
                 let prefix = prefix.trim_end_matches('0');
-                let copies: Vec<String> = names.into_iter().filter(|name| name.starts_with(prefix)).collect();
+                let copies: Vec<String> =
+                    self.kept_names().into_iter().filter(|name| name.starts_with(prefix)).collect();
                 drop_images(self, &copies);
             }
             // Ended already; or it cannot be known, and what is kept stays.
@@ -235,11 +264,21 @@ impl Mount {
         }
         let evicted: Vec<String> =
             entries.iter().filter(|entry| entry.evicted).flat_map(|entry| entry.images()).collect();
-        if let Some(keep) = self.keep().filter(|_| !evicted.is_empty()) {
-            let there: BTreeSet<String> = names_in(keep.fd(), usize::MAX).unwrap_or_default().into_iter().collect();
+        if !evicted.is_empty() {
+            let there = self.kept_names();
             drop_images(self, &evicted.into_iter().filter(|image| there.contains(image)).collect::<Vec<_>>());
         }
-        drop_images(self, &journal.shorten().unwrap_or_default());
+        if journal.is_long() {
+            drop_images(self, &journal.retire());
+            // What cannot be written now is as long as before.
+            let _ = journal.shorten(&self.kept_names());
+        }
+    }
+
+    /// Everything in the keep.
+    fn kept_names(&self) -> BTreeSet<String> {
+        let names = self.keep().and_then(|keep| names_in(keep.fd(), usize::MAX).ok());
+        names.unwrap_or_default().into_iter().collect()
     }
 
     fn settle_entry(&self, journal: &Journal, entry: &Entry) {
@@ -261,23 +300,28 @@ impl Mount {
 impl Slot {
     /// What a person has to be asked about, because it could not be brought back: the file that is replaced here.
     pub(crate) fn loss(&self, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
+        self.loss_after(0, seen, cx)
+    }
+
+    /// The same where others were displaced before it, which count as so much.
+    pub(crate) fn loss_after(&self, before: u64, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
         // One that has other names is copied, and has to be read for that.
         let readable = || accessat(self.base(), self.name.as_slice(), Access::READ_OK, AtFlags::EACCESS).is_ok();
         if self.mount.journal.is_some() && seen.links > 1 && !readable() {
             return Some(Touch { verb: Verb::Lose, place: self.place() });
         }
-        self.loss_of_bytes(seen.size, cx)
+        self.loss_of_cost(cost(seen.size, 0).saturating_add(before), cx)
     }
 
-    fn loss_of_bytes(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
-        let kept = self.mount.journal.is_none() || self.mount.can_be_kept(bytes, cx);
+    fn loss_of_cost(&self, cost: u64, cx: &Context<'_>) -> Option<Touch> {
+        let kept = self.mount.journal.is_none() || self.mount.can_be_kept(cost, &[], cx);
         (!kept).then(|| Touch { verb: Verb::Lose, place: self.place() })
     }
 
     /// The same for something that is to be removed as it is.
-    pub(crate) fn loss_of_all(&self, bytes: u64, cx: &Context<'_>) -> Option<Touch> {
+    pub(crate) fn loss_of_all(&self, cost: u64, cx: &Context<'_>) -> Option<Touch> {
         let stays = self.mount.journal.is_none() || self.mount.is_on_its_device(self.base());
-        if stays { self.loss_of_bytes(bytes, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
+        if stays { self.loss_of_cost(cost, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
     }
 
     /// The effects of a file that takes this name, with the directories that were made for it.

@@ -12,10 +12,10 @@ use rustix::fs::{RenameFlags, fstat};
 use rustix::io::Errno;
 
 use super::effect::{Effect, split};
-use super::image_name;
 use super::keep::Keep;
 use super::picture::{Inode, Source, open_source, open_straight};
 use super::state::{Form, State};
+use super::{Afterwards, image_name, unkept};
 use crate::again::{fsync, renameat_with};
 use crate::batch::{inode_at, take_back};
 use crate::batch_note::{BatchNote, Entry as Noted, Step, is_unsettled};
@@ -143,6 +143,17 @@ impl Reversal {
         &self.undoes
     }
 
+    /// Whether what it displaces can be kept, so that it can itself be taken back.
+    pub(crate) fn is_kept(&self, mount: &Mount, cx: &Context<'_>) -> bool {
+        let cost = self.effects.iter().filter_map(Effect::image).map(|(_, cost)| cost).fold(0, u64::saturating_add);
+        cost == 0 || mount.can_be_kept(cost, &self.undoes, cx)
+    }
+
+    /// The paths of what it displaces.
+    pub(crate) fn displaced(&self) -> impl Iterator<Item = &str> {
+        self.effects.iter().filter(|effect| effect.image().is_some()).flat_map(Effect::paths)
+    }
+
     /// Every path that it changes, each once.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths: Vec<String> = self.effects.iter().flat_map(Effect::paths).map(str::to_owned).collect();
@@ -151,10 +162,22 @@ impl Reversal {
         paths
     }
 
-    /// Does it. Whoever calls has the tree alone.
-    pub(crate) fn carry_out(self, mount: &Mount, tree: &TreeHeld, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    /// Does it, and says what became of what it displaced. Whoever calls has the tree alone.
+    pub(crate) fn carry_out(
+        self,
+        mount: &Mount,
+        tree: &TreeHeld,
+        ticket: &Ticket<'_>,
+    ) -> Result<Afterwards, ToolError> {
         let Some(journal) = &mount.journal else { return Err(fault(Errno::NOENT, "journal")) };
         self.judge(mount, ticket)?;
+        let displaced = if self.is_kept(mount, ticket.context()) {
+            Afterwards::Kept
+        } else if ticket.may_lose() {
+            Afterwards::Lost
+        } else {
+            return Err(unkept());
+        };
         // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
         if is_unsettled(mount) {
             let message = "an earlier change was interrupted and could not be taken back yet; nothing was undone";
@@ -168,10 +191,10 @@ impl Reversal {
         let spare_entries: Vec<Noted> = self.spares.iter().map(|spare| spare.entry(&named(&spare.image))).collect();
         let note = BatchNote::write(&mount.locks, change, &spare_entries)?;
         tree.intend(note.id())?;
-        let done = self.carry_out_noted(mount, &keep, &note, spare_entries, ticket);
+        let done = self.carry_out_noted(mount, &keep, &note, spare_entries, displaced, ticket);
         drop(note);
         tree.settle();
-        done
+        done.map(|()| displaced)
     }
 
     fn carry_out_noted(
@@ -180,6 +203,7 @@ impl Reversal {
         keep: &Keep,
         note: &BatchNote<'_>,
         mut entries: Vec<Noted>,
+        displaced: Afterwards,
         ticket: &Ticket<'_>,
     ) -> Result<(), ToolError> {
         let change = ticket.change();
@@ -220,7 +244,7 @@ impl Reversal {
             back(&entries);
             return Err(error);
         }
-        entered.done();
+        entered.then(displaced).done();
         self.sync(mount, keep)
     }
 

@@ -24,6 +24,9 @@ pub(crate) struct State {
     pub(crate) mode: u32,
     /// Of a directory, the bytes of everything in it.
     pub(crate) size: u64,
+    /// Of a directory, how much is in it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) entries: u64,
     /// 0 if it was not there yet when this was written.
     pub(crate) inode: u64,
     /// Nanoseconds since 1970.
@@ -64,11 +67,17 @@ impl State {
             },
             mode: stamp.mode,
             size: if stamp.kind == Kind::Directory { 0 } else { stamp.size },
+            entries: 0,
             inode: stamp.id.inode,
             modified: i64::try_from(stamp.modified).unwrap_or_default(),
             sha256: None,
             target: None,
         }
+    }
+
+    /// Something that is not there yet.
+    pub(crate) fn to_be(kind: Form) -> Self {
+        Self { kind, mode: 0, size: 0, entries: 0, inode: 0, modified: 0, sha256: None, target: None }
     }
 
     /// A file that was just written.
@@ -112,11 +121,16 @@ impl State {
             }
             Kind::Directory if how == Look::Whole => {
                 let start = mount.resolver.open_child(parent, name).map_err(fail)?;
-                let (digest, size) = tree(mount, start, &shown, cx)?;
-                Self { size, sha256: Some(digest.to_hex()), ..Self::of_stamp(&stamp) }
+                let Inside { digest, size, entries } = inside(mount, start, &shown, cx)?;
+                Self { size, entries, sha256: Some(digest.to_hex()), ..Self::of_stamp(&stamp) }
             }
             _ => Self::of_stamp(&stamp),
         }))
+    }
+
+    /// What it counts as in the quota while it is kept.
+    pub(crate) fn cost(&self) -> u64 {
+        cost(self.size, self.entries)
     }
 
     /// How closely something has to be looked at to be compared with this.
@@ -157,9 +171,29 @@ impl State {
     }
 }
 
-/// What is in a directory, as one number, and how many bytes that is.
-fn tree(mount: &Mount, start: OwnedFd, shown: &str, cx: &Context<'_>) -> Result<(Digest, u64), ToolError> {
-    let (mut hasher, mut size) = (Hasher::default(), 0u64);
+/// A file takes room even if it is empty: its inode, and its name in a directory.
+const OVERHEAD: u64 = 4096;
+
+/// What so many bytes, with so many entries below the thing itself, count as in the quota.
+pub(crate) fn cost(bytes: u64, entries: u64) -> u64 {
+    entries.saturating_add(1).saturating_mul(OVERHEAD).saturating_add(bytes)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "it is what `skip_serializing_if` gives")]
+fn is_none(entries: &u64) -> bool {
+    *entries == 0
+}
+
+/// What is in a directory.
+struct Inside {
+    /// All of it as one number.
+    digest: Digest,
+    size: u64,
+    entries: u64,
+}
+
+fn inside(mount: &Mount, start: OwnedFd, shown: &str, cx: &Context<'_>) -> Result<Inside, ToolError> {
+    let (mut hasher, mut size, mut entries) = (Hasher::default(), 0u64, 0u64);
     let mut walk = Walk::seeing(Ours::Seen, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
         let Step::Entry(entry) = step else { continue };
@@ -171,9 +205,10 @@ fn tree(mount: &Mount, start: OwnedFd, shown: &str, cx: &Context<'_>) -> Result<
         hasher.update(&walk.path_of(&entry.name));
         hasher.update(b"\0");
         size = size.saturating_add(bytes);
+        entries += 1;
         if stamp.kind == Kind::Directory {
             walk.descend(&entry)?.map_err(|errno| fault(errno, shown))?;
         }
     }
-    Ok((hasher.finish(), size))
+    Ok(Inside { digest: hasher.finish(), size, entries })
 }

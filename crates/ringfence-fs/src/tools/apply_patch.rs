@@ -26,6 +26,7 @@ use crate::digest::{Digest, check_match};
 use crate::fault::{fault, unreadable};
 use crate::fence::Given;
 use crate::front_matter::{self, Update};
+use crate::journal::cost;
 use crate::mount::Spot;
 use crate::preview::{Contents, Diffs, changed, check_still_there, fingerprint};
 use crate::replace::{Body, Old, Written, replace};
@@ -349,6 +350,7 @@ impl Tool for ApplyPatch {
             }
             Args::Diff { path, files, if_match } => {
                 let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
+                let mut displaced = 0u64;
                 for file in &files {
                     let named = path_of(file, path.as_deref(), files.len())?;
                     let (target, verbs) = aim(&self.fence.locate(&named, cx)?, file.change)?;
@@ -357,7 +359,10 @@ impl Tool for ApplyPatch {
                         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
                     }
                     touches.extend(verbs.iter().map(|verb| Touch { verb: *verb, place: target.slot.place() }));
-                    touches.extend(target.seen.and_then(|seen| target.slot.loss(&seen, cx)));
+                    if let Some(seen) = &target.seen {
+                        touches.extend(target.slot.loss_after(displaced, seen, cx));
+                        displaced = displaced.saturating_add(cost(seen.size, 0));
+                    }
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;

@@ -69,7 +69,7 @@ struct Listed {
 
 impl Listed {
     fn new(mount: &Mount, entry: &Entry) -> Self {
-        let Entry { change, status, evicted, undone_by } = entry;
+        let Entry { change, status, evicted, undone_by, .. } = entry;
         let lost = change.effects.iter().any(|effect| matches!(effect, Effect::Lost { .. }));
         let mut paths: Vec<String> = change.effects.iter().flat_map(Effect::paths).map(|at| shown(mount, at)).collect();
         paths.dedup();

@@ -107,7 +107,7 @@ fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
     let made = slot.make_parents(ticket.context())?;
     let parent = made.parent.as_fd();
     check_directory_writable(parent, &slot.shown)?;
-    let after = State { kind: Form::Directory, mode: 0, size: 0, inode: 0, modified: 0, sha256: None, target: None };
+    let after = State::to_be(Form::Directory);
     let mut effects = made.effects();
     effects.push(Effect::Created { path: show(&slot.path()), after, image: None });
     let entered = slot.mount.enter(ticket, Vec::new(), effects)?;

@@ -12,7 +12,7 @@ use crate::Fence;
 use crate::again::fsync;
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
-use crate::journal::{Effect, Look, State};
+use crate::journal::{Effect, Look, State, Turn, cost};
 use crate::locks::{Intent, Noted, Tree};
 use crate::missing;
 use crate::mount::Durability;
@@ -101,8 +101,8 @@ impl Tool for DeleteFile {
         }
         let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
         touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
-        let bytes = manifest.as_ref().map_or(seen.size, |manifest| manifest.bytes);
-        touches.extend(slot.loss_of_all(bytes, cx));
+        let (bytes, below) = manifest.as_ref().map_or((seen.size, 0), |manifest| (manifest.bytes, manifest.entries));
+        touches.extend(slot.loss_of_all(cost(bytes, below), cx));
         Ok(Plan { touches, work: Work { slot, seen, manifest, shown: None } })
     }
 
@@ -147,7 +147,7 @@ impl Tool for DeleteFile {
         };
         let state = State::at(&slot.mount, parent, &slot.name, Look::Whole, cx)?;
         let state = state.ok_or_else(|| gone(&slot))?;
-        let away = match slot.mount.removal_image(&state, parent, 0, ticket)? {
+        let away = match slot.mount.removal_image(&state, parent, Turn::default(), ticket)? {
             Some(image) => Away::Kept(image),
             None => Away::Temporary(temporary_name().map_err(fail)?),
         };

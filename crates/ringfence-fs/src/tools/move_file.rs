@@ -15,7 +15,7 @@ use crate::Fence;
 use crate::again::{fsync, renameat_with};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced, wrong_type};
-use crate::journal::{Effect, Fate, Look, State};
+use crate::journal::{Effect, Fate, Look, State, Turn};
 use crate::locks::{Intent, Noted, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::{may_create, show};
@@ -213,7 +213,7 @@ fn effects(work: &Work, ticket: &Ticket<'_>) -> Result<(Vec<Effect>, Option<Stri
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PLACE));
         let old = Old { fd: fd.map_err(|errno| fault(errno, &to.shown))?, stamp: *target };
         // It is brought to the keep from where the other one came from.
-        let displaced = Displaced::new(to, from.base(), &old, 0, ticket)?;
+        let displaced = Displaced::new(to, from.base(), &old, Turn::default(), ticket)?;
         effects.push(match &displaced.fate {
             Fate::Gone => Effect::Lost { path: path.clone() },
             Fate::Kept { image } | Fate::Copied { image } => Effect::Removed {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::manifest::{Class, Whole, survey, touches_below};
 use crate::Fence;
 use crate::fence::Journaled;
-use crate::journal::{Doing, Entry, Force, Reversal, Status};
+use crate::journal::{Afterwards, Doing, Entry, Force, Reversal, Status};
 use crate::locks::Tree;
 use crate::mount::Mount;
 use crate::recover::{recover_notes, recover_tree};
@@ -46,7 +46,7 @@ struct UndoArgs {
     /// Only say what would be done.
     #[serde(default)]
     dry_run: bool,
-    /// Take back also what was changed since; what is there now is kept. For persons.
+    /// Take back also what was changed since; what is there now is kept, unless it is too large. For persons.
     #[serde(default)]
     force: bool,
 }
@@ -123,6 +123,9 @@ struct Outcome {
     /// True when it was only said what would be done.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
+    /// True when what it displaces is too large to be kept, so that no `redo` brings it back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    lost: bool,
 }
 
 impl Tool for Undo {
@@ -147,6 +150,7 @@ impl Tool for Undo {
             let listed = |path: &String| Touch { verb: Verb::List, place: place(&mount, path) };
             reversal.paths().iter().map(listed).collect()
         } else {
+            check_kept(&mount, &reversal, args.force, cx)?;
             touches(&mount, &reversal, cx)?
         };
         let work = Work { mount, entries, force: args.force, dry_run: args.dry_run, reversal };
@@ -164,7 +168,8 @@ impl Tool for Undo {
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { mount, entries, force, dry_run, reversal } = work;
         let paths = reversal.paths().iter().map(|path| shown(&mount, path)).collect();
-        let mut outcome = Outcome { undone: reversal.undoes().to_vec(), paths, change: String::new(), dry_run };
+        let lost = !reversal.is_kept(&mount, ticket.context());
+        let mut outcome = Outcome { undone: reversal.undoes().to_vec(), paths, change: String::new(), dry_run, lost };
         if dry_run {
             return Ok(outcome);
         }
@@ -179,7 +184,7 @@ impl Tool for Undo {
             let message = "what would be undone changed since the call was planned; nothing was undone";
             return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"));
         }
-        now.carry_out(&mount, &tree, ticket)?;
+        outcome.lost = now.carry_out(&mount, &tree, ticket)? == Afterwards::Lost;
         outcome.change = ticket.change().to_owned();
         Ok(outcome)
     }
@@ -332,6 +337,16 @@ fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Resul
     Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths))
 }
 
+/// Nobody is asked about what a person does themselves: where that could not be taken back, they have to say so.
+fn check_kept(mount: &Mount, reversal: &Reversal, force: Force, cx: &Context<'_>) -> Result<(), ToolError> {
+    let by_person = cx.origin().is_some_and(|origin| origin.may_undo);
+    if !by_person || force == Force::Yes || reversal.is_kept(mount, cx) {
+        return Ok(());
+    }
+    let message = "what is there now is too large to be kept, and no redo would bring it back; nothing was undone";
+    Err(ToolError::new(ErrorKind::WriteLimit, message).hint("raise max_undo_session_bytes, or insist"))
+}
+
 /// Everything that would be touched, with what is in directories.
 fn touches(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<Touch>, ToolError> {
     let known = mount.known_of(reversal.effects());
@@ -349,6 +364,10 @@ fn touches(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<T
             touches.extend(touches_below(&place, &found.sensitive, verb));
         }
         touches.push(Touch { verb, place });
+    }
+    if !reversal.is_kept(mount, cx) {
+        let lost = |path| Touch { verb: Verb::Lose, place: Place { sensitivity: known, ..place(mount, path) } };
+        touches.extend(reversal.displaced().map(lost));
     }
     Ok(touches)
 }

@@ -367,7 +367,7 @@ fn nobody_sees_or_names_the_keep() {
 
 #[test]
 fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
-    let limits = Limits { undo_session_bytes: 25, undo_bytes: 40, ..Setup::default().limits };
+    let limits = Limits { undo_session_bytes: 8222, undo_bytes: 12_320, ..Setup::default().limits };
     let world = World::with(Setup { limits, ..Setup::default() });
     world.write("f", "0123456789");
     let write = |text: &str| world.change("write_file", &json!({"path": "f", "content": text}));
@@ -383,7 +383,7 @@ fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
     assert_eq!(world.error("undo", &json!({"change": changes[0]})), ErrorKind::Conflict);
     assert_eq!(world.read("f"), "1-23456789");
     // What does not fit at all is asked about, and nobody is there.
-    world.write("large", "x".repeat(26));
+    world.write("large", "x".repeat(4200));
     let answer = world.call("write_file", &json!({"path": "large", "content": "y"}));
     assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
     assert!(answer.text.contains("cannot be undone"), "{}", answer.text);
@@ -397,6 +397,87 @@ fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
     let world = world.by_person();
     let listed = world.value("list_changes", &json!({"session": "test"}));
     assert_eq!(listed["changes"].as_array().unwrap().iter().filter(|one| one["state"] == "gone").count(), 1);
+}
+
+#[test]
+fn an_undo_that_would_displace_more_than_is_kept_is_asked_about() {
+    let limits = Limits { undo_session_bytes: 10_000, ..Setup::default().limits };
+    let setup = |person| Setup { limits: limits.clone(), person, ..Setup::default() };
+    let world = World::with(setup(None));
+    let created = world.change("write_file", &json!({"path": "new", "content": "x".repeat(20_000)}));
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    world.write("f", "x".repeat(20_000));
+    let answer = world.call("undo", &json!({"change": created}));
+    assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
+    assert!(answer.text.contains("cannot be undone"), "{}", answer.text);
+    let said = world.value("undo", &json!({"change": created, "dryRun": true}));
+    assert_eq!(said["lost"], json!(true));
+    let insist = json!({"change": change, "force": true});
+    let world = world.by_person();
+    assert_eq!(world.error("undo", &json!({"change": created})), ErrorKind::WriteLimit);
+    assert_eq!(world.error("undo", &insist), ErrorKind::ApprovalDenied);
+    assert_eq!(world.read("f").len(), 20_000);
+    let world = world.reopened(setup(Some(Person::saying_yes()))).by_person();
+    let done = world.value("undo", &insist);
+    assert_eq!((done["lost"].clone(), world.read("f")), (json!(true), "one".to_owned()));
+    assert_eq!(world.error("redo", &json!({"change": done["change"]})), ErrorKind::Conflict);
+    assert_eq!(std::fs::read_dir(world.root.join(".ringfence")).unwrap().count(), 1, "only what hides it from git");
+    assert_eq!(world.value("list_changes", &json!({}))["changes"][0]["state"], "gone");
+}
+
+#[test]
+fn a_change_never_lets_go_what_it_keeps_itself() {
+    let limits = Limits { undo_session_bytes: 10_000, ..Setup::default().limits };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    for name in ["a", "b", "c"] {
+        world.write(name, "x\n");
+    }
+    let patch = |names: &[&str], old: &str, new: &str| {
+        let one = |name: &&str| format!("--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-{old}\n+{new}\n");
+        json!({"patch": names.iter().map(one).collect::<String>()})
+    };
+    // All of it together must fit, not each for itself.
+    assert_eq!(world.error("apply_patch", &patch(&["a", "b", "c"], "x", "y")), ErrorKind::ApprovalDenied);
+    let first = world.change("write_file", &json!({"path": "c", "content": "y\n"}));
+    let second = world.change("apply_patch", &patch(&["a", "b"], "x", "y"));
+    assert_eq!(world.error("undo", &json!({"change": first})), ErrorKind::Conflict);
+    let undo = world.undo(&second)["change"].as_str().unwrap().to_owned();
+    // Brought back, they are kept once and not twice.
+    world.value("redo", &json!({"change": undo}));
+    world.undo(&second);
+    assert_eq!((world.read("a"), world.read("b")), ("x\n".to_owned(), "x\n".to_owned()));
+}
+
+#[test]
+fn what_a_redo_brought_back_stays_when_the_one_who_did_it_changes_more() {
+    let limits = Limits { undo_session_bytes: 5000, ..Setup::default().limits };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    world.write("f", "one");
+    world.write("g", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let world = world.by_person();
+    let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
+    world.value("redo", &json!({"change": undo}));
+    world.value("write_file", &json!({"path": "g", "content": "two"}));
+    world.undo(&change);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn empty_files_are_not_kept_for_nothing() {
+    let limits = Limits { undo_session_bytes: 40_960, ..Setup::default().limits };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    for number in 0..10 {
+        world.write(&format!("few/{number}"), "");
+        world.write(&format!("many/{number}"), "");
+    }
+    std::fs::remove_file(world.root.join("few/9")).unwrap();
+    assert_eq!(world.error("delete_file", &json!({"path": "many", "recursive": true})), ErrorKind::ApprovalDenied);
+    let first = world.change("delete_file", &json!({"path": "few", "recursive": true}));
+    let second = world.change("delete_file", &json!({"path": "many/0"}));
+    assert_eq!(world.error("undo", &json!({"change": first})), ErrorKind::Conflict);
+    world.undo(&second);
 }
 
 #[test]
@@ -477,6 +558,44 @@ fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
     assert_eq!(world.read("f"), "two");
     world.undo(&change);
     assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn a_long_log_keeps_every_change_of_which_something_is_kept() {
+    let world = World::new();
+    for name in ["f", "g"] {
+        world.write(name, "one");
+    }
+    let change = |name: &str| world.change("write_file", &json!({"path": name, "content": "two"}));
+    let (mine, over) = (change("f"), change("g"));
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    let log = journals.last().unwrap().unwrap().path().join("log");
+    // The second is of a session that is long over.
+    let mut text = String::new();
+    for line in std::fs::read_to_string(&log).unwrap().lines() {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        if line["change"] == json!(over) && line["record"] == "intent" {
+            line["session"] = json!("old");
+            line["at"] = json!("2020-01-01T00:00:00.000Z");
+        }
+        text += &format!("{line}\n");
+    }
+    for number in 0..100_000 {
+        let intent = json!({"record": "intent", "change": format!("n-{number}"), "at": "2026-01-01T00:00:00.000Z",
+            "session": "many", "call": "1", "tool": "create_directory", "effects": []});
+        text += &format!("{intent}\n{}\n", json!({"record": "done", "change": format!("n-{number}")}));
+    }
+    std::fs::write(&log, text).unwrap();
+    world.restart();
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2 * 10_001);
+    let kept = || {
+        let names = std::fs::read_dir(world.root.join(".ringfence")).unwrap();
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).filter(|name| name != ".gitignore")
+    };
+    assert_eq!(kept().collect::<Vec<_>>(), [format!("{mine}-0")]);
+    world.undo(&mine);
+    assert_eq!(world.read("f"), "one");
+    assert_eq!(world.error("undo", &json!({"change": over})), ErrorKind::NotFound);
 }
 
 #[test]
