@@ -21,14 +21,14 @@ use crate::journal::{Effect, Fate, State, Turn, split};
 use crate::locks::{Held, Tree};
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::name::show;
-use crate::recover::{open_parent, recover};
+use crate::recover::{Directories, recover};
 use crate::replace::{
     Body, Displaced, Fresh, Old, Written, changed_meanwhile, check_unmoved, check_writable, future_id, open_old,
     temporary_name,
 };
 use crate::slot::{Made, Slot};
 use crate::stamp::{FileId, Stamp};
-use crate::trash::keep_as_conflict;
+use crate::trash::{keep_as_conflict, keep_beside};
 
 /// A file that is to be changed, and what the plan found there.
 #[derive(Debug)]
@@ -216,7 +216,9 @@ impl<'a> Member<'a> {
         };
         let (parent, name) = (self.slot.parent_path(), self.slot.name.clone());
         let image = self.displaced.as_ref().and_then(|displaced| displaced.fate.image()).unwrap_or_default();
-        Entry { step, parent, name, temporary: self.temporary.clone(), other: image.as_bytes().to_vec() }
+        let directory = fstat(self.parent).ok().map(|stat| Stamp::of(&stat).id.inode);
+        let (temporary, other) = (self.temporary.clone(), image.as_bytes().to_vec());
+        Entry { step, parent, directories: [directory, None], name, temporary, other }
     }
 
     /// Writes the new file beside its place.
@@ -318,7 +320,9 @@ fn carry_out(
     let synced = match done {
         Ok(synced) => synced.and_then(|()| note.sync(mount.durability).map_err(|errno| unsynced(errno, what(members)))),
         Err(refused) => {
-            let back = members.iter().zip(&entries).rev().map(|(member, entry)| take_back(mount, member.parent, entry));
+            let directories = Directories::new(mount);
+            let back =
+                members.iter().zip(&entries).rev().map(|(member, entry)| take_back(&directories, member.parent, entry));
             let all = back.collect::<Vec<_>>().iter().all(Result::is_ok);
             note.forget_if(all);
             return Err(if all { refused } else { half_done(refused) });
@@ -362,7 +366,7 @@ fn half_done(refused: ToolError) -> ToolError {
 
 /// Takes one step back, however far it had come. Safe to repeat. What is not what we put there, by its contents too, is
 /// left, or kept under a name that everybody sees.
-pub(crate) fn take_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+pub(crate) fn take_back(directories: &Directories<'_>, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
     let Entry { step, name, temporary, .. } = entry;
     let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
     let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
@@ -388,33 +392,37 @@ pub(crate) fn take_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) ->
         (Step::Create { .. }, Some(_)) => keep(),
         (Step::Prepare | Step::Create { .. } | Step::Replace { .. } | Step::Remove { .. }, None) => Ok(()),
         (Step::Swap { .. } | Step::Keep { .. } | Step::Restore { .. } | Step::Move { .. } | Step::Spare, _) => {
-            reverse_back(mount, parent, entry)
+            reverse_back(directories, parent, entry)
         }
     }
 }
 
-/// The same for the steps of an undo. What is not where the step would have brought it was not brought there.
-fn reverse_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
+/// The same for the steps of an undo. What is not where the step would have brought it was not brought there. What somebody
+/// wrote to since stays where it is, and what would have its place is kept beside it.
+fn reverse_back(directories: &Directories<'_>, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
     let Entry { step, name, temporary, other, .. } = entry;
-    if let Step::Move { inode } = *step {
+    let mount = directories.mount;
+    if let Step::Move { here: it } = step {
         let (to_parent, to_name) = split(other);
-        let Some(to_parent) = open_parent(mount, to_parent) else { return Ok(()) };
-        return match inode_at(to_parent.as_fd(), to_name)? {
-            Some(found) if found == inode => rename_onto_nothing((to_parent.as_fd(), to_name), (parent, name)),
-            _ => Ok(()),
-        };
+        let to_parent = directories.open(to_parent, entry.directories[1]).map_err(|_| Errno::IO)?;
+        let Some(to_parent) = to_parent else { return Ok(()) };
+        let there = (to_parent.as_fd(), to_name);
+        return if it.fits(Known::at(there.0, there.1)?) { rename_onto_nothing(there, (parent, name)) } else { Ok(()) };
     }
     let Some(keep) = mount.keep() else { return Ok(()) };
-    let (kept, here) = (inode_at(keep.fd(), temporary)?, inode_at(parent, name)?);
-    match *step {
-        Step::Swap { here: old, kept: new } if (here, kept) == (Some(new), Some(old)) => {
-            renameat_with(keep.fd(), temporary.as_slice(), parent, name.as_slice(), RenameFlags::EXCHANGE)
+    let (in_keep, at_name) = ((keep.fd(), temporary.as_slice()), (parent, name.as_slice()));
+    let (kept, here) = (Known::at(in_keep.0, in_keep.1)?, Known::at(at_name.0, at_name.1)?);
+    let back = || match rename_onto_nothing(in_keep, at_name) {
+        Err(Errno::EXIST) => keep_beside(parent, in_keep).map(drop),
+        result => result,
+    };
+    match step {
+        Step::Swap { here: old, kept: new } if old.fits(kept) && new.fits(here) => {
+            renameat_with(in_keep.0, in_keep.1, at_name.0, at_name.1, RenameFlags::EXCHANGE)
         }
-        Step::Keep { inode } if kept == Some(inode) => rename_onto_nothing((keep.fd(), temporary), (parent, name)),
-        Step::Restore { inode } if here == Some(inode) && kept.is_none() => {
-            rename_onto_nothing((parent, name), (keep.fd(), temporary))
-        }
-        Step::Spare if kept.is_some() => unlinkat(keep.fd(), temporary.as_slice(), AtFlags::empty()),
+        Step::Swap { here: old, .. } | Step::Keep { here: old } if old.fits(kept) => back(),
+        Step::Restore { kept: it } if it.fits(here) && kept.is_none() => rename_onto_nothing(at_name, in_keep),
+        Step::Spare if kept.is_some() => unlinkat(in_keep.0, in_keep.1, AtFlags::empty()),
         _ => Ok(()),
     }
 }
@@ -431,10 +439,6 @@ pub(crate) fn clear(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Res
         (Some(found), None) if old.is(&found) => unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
         (Some(_), _) => keep_as_conflict(parent, &entry.temporary).map(drop),
     }
-}
-
-pub(crate) fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>, Errno> {
-    Ok(look(parent, name)?.map(|found| found.id.inode))
 }
 
 fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {

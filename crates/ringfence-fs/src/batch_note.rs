@@ -4,7 +4,7 @@
 //! it is called `done-…` they are made, and when it is gone there is nothing to do: one rename decides for all of them.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::ToolError;
 use rustix::fs::{FlockOperation, flock, fstat};
@@ -12,11 +12,13 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::again::{fsync, pread};
 use crate::batch::{clear, take_back};
+use crate::journal::{Form, State};
+use crate::known::{At, Born};
 use crate::locks::{Locks, unusable};
-use crate::mount::{Durability, Mount};
-use crate::recover::open_parent;
+use crate::mount::{Durability, Mount, look};
+use crate::recover::Directories;
 use crate::replace::write_all;
-use crate::stamp::Stamp;
+use crate::stamp::{Kind, Stamp};
 use crate::walk::names_in;
 
 const PENDING: &str = "batch-";
@@ -31,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) step: Step,
     /// Below the root, empty for the root itself.
     pub(crate) parent: Vec<u8>,
+    /// Which directories it is about, whatever they are called by then: that one, and for a move the one that it goes to.
+    pub(crate) directories: [Option<u64>; 2],
     pub(crate) name: Vec<u8>,
     /// Where the new file waits, or the old one is put aside. For a step that has to do with the journal's keep, the name
     /// there.
@@ -56,55 +60,79 @@ pub(crate) enum Step {
     },
     /// What is here and what is kept change places.
     Swap {
-        here: u64,
-        kept: u64,
+        here: Known,
+        kept: Known,
     },
     /// What is here goes to the keep.
     Keep {
-        inode: u64,
+        here: Known,
     },
     /// What is kept comes back.
     Restore {
-        inode: u64,
+        kept: Known,
     },
     /// What is here goes to another path.
     Move {
-        inode: u64,
+        here: Known,
     },
     /// A file in the keep that was made for another step.
     Spare,
 }
 
-/// A file as it was when the note was written. An inode alone would not do: its number is given away again.
+/// A file as it was when the note was written. An inode alone would not do: its number is given away again. A directory
+/// changes with what is in it, and is known by the time at which it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    inode: u64,
+    pub(crate) inode: u64,
     size: u64,
     modified: i128,
+    born: Born,
 }
 
 impl Known {
     pub(crate) fn of(stamp: &Stamp) -> Self {
-        Self { inode: stamp.id.inode, size: stamp.size, modified: stamp.modified }
+        Self { inode: stamp.id.inode, size: stamp.size, modified: stamp.modified, born: None }
     }
 
-    /// Where no more than the inode is known.
-    fn inode(inode: u64) -> Self {
-        Self { inode, ..Self::default() }
+    /// What was looked at as the journal does, at this place.
+    pub(crate) fn of_state(state: &State, at: At<'_>) -> Self {
+        match state.kind {
+            Form::Directory => Self { inode: state.inode, born: at.born(), ..Self::default() },
+            _ => Self { inode: state.inode, size: state.size, modified: state.modified.into(), born: None },
+        }
+    }
+
+    /// What stands at a name.
+    pub(crate) fn at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Self>, Errno> {
+        let found = look(parent, name)?;
+        Ok(found.map(|stamp| match stamp.kind {
+            Kind::Directory => Self { inode: stamp.id.inode, born: At { fd: parent, name }.born(), ..Self::default() },
+            _ => Self::of(&stamp),
+        }))
     }
 
     pub(crate) fn is(&self, stamp: &Stamp) -> bool {
         *self == Self::of(stamp)
     }
 
+    /// Whether it is what was found. Of a directory on a file system that tells no time of birth, and in a note of an earlier
+    /// version, no more than the inode is known.
+    pub(crate) fn fits(&self, found: Option<Self>) -> bool {
+        let inode_only = Self { inode: self.inode, ..Self::default() };
+        found.is_some_and(|found| found == *self || (*self == inode_only && found.inode == self.inode))
+    }
+
     fn encode(&self) -> String {
-        format!("{}:{}:{}", self.inode, self.size, self.modified)
+        let Self { inode, size, modified, born } = self;
+        let born = born.map_or_else(String::new, |born| format!(":{born}"));
+        format!("{inode}:{size}:{modified}{born}")
     }
 
     fn decode(text: &[u8]) -> Option<Self> {
         let mut parts = std::str::from_utf8(text).ok()?.split(':');
         let (inode, size, modified) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(Self { inode: inode.parse().ok()?, size: size.parse().ok()?, modified: modified.parse().ok()? })
+        let born = parts.next().map(str::parse).transpose().ok()?;
+        Some(Self { inode: inode.parse().ok()?, size: size.parse().ok()?, modified: modified.parse().ok()?, born })
     }
 }
 
@@ -207,13 +235,15 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
     }
     let is_done = name.starts_with(DONE.as_bytes());
     let mut all = true;
+    let directories = Directories::new(mount);
     for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
-        // Where the directory is gone, there is nothing that could be taken back.
-        let settled = open_parent(mount, &entry.parent).is_none_or(|parent| {
-            let settled =
-                if is_done { clear(mount, parent.as_fd(), &entry) } else { take_back(mount, parent.as_fd(), &entry) };
-            settled.is_ok()
-        });
+        let settled = match directories.open(&entry.parent, entry.directories[0]) {
+            // Where the directory is gone, there is nothing that could be taken back.
+            Ok(None) => true,
+            Ok(Some(parent)) if is_done => clear(mount, parent.as_fd(), &entry).is_ok(),
+            Ok(Some(parent)) => take_back(&directories, parent.as_fd(), &entry).is_ok(),
+            Err(_) => false,
+        };
         all &= settled;
     }
     // What cannot be settled now is tried again at the next start.
@@ -244,21 +274,22 @@ fn called(prefix: &str, id: &[u8]) -> Vec<u8> {
 /// One list of steps, with its end.
 fn encode(entries: &[Entry]) -> Vec<u8> {
     let mut note = Vec::new();
-    for Entry { step, parent, name, temporary, other } in entries {
+    for Entry { step, parent, directories, name, temporary, other } in entries {
         let (kind, old, new) = match step {
             Step::Prepare => ("prepare", Known::default(), Known::default()),
             Step::Create { new } => ("create", Known::default(), *new),
             Step::Replace { old, new } => ("replace", *old, *new),
             Step::Remove { old } => ("remove", *old, Known::default()),
-            Step::Swap { here, kept } => ("swap", Known::inode(*here), Known::inode(*kept)),
-            Step::Keep { inode } => ("keep", Known::inode(*inode), Known::default()),
-            Step::Restore { inode } => ("restore", Known::inode(*inode), Known::default()),
-            Step::Move { inode } => ("move", Known::inode(*inode), Known::default()),
+            Step::Swap { here, kept } => ("swap", *here, *kept),
+            Step::Keep { here } => ("keep", *here, Known::default()),
+            Step::Restore { kept } => ("restore", *kept, Known::default()),
+            Step::Move { here } => ("move", *here, Known::default()),
             Step::Spare => ("spare", Known::default(), Known::default()),
         };
-        let files = [old.encode(), new.encode()];
-        let [old, new] = files.each_ref().map(String::as_bytes);
-        for field in [kind.as_bytes(), old, new, parent, name, temporary, other] {
+        let [of, to] = directories.map(|inode| inode.map(|inode| inode.to_string()).unwrap_or_default());
+        let texts = [format!("{kind}@{of}@{to}"), old.encode(), new.encode()];
+        let [kind, old, new] = texts.each_ref().map(String::as_bytes);
+        for field in [kind, old, new, parent, name, temporary, other] {
             note.extend_from_slice(field);
             note.push(0);
         }
@@ -280,19 +311,23 @@ fn decode(note: &[u8]) -> Vec<Entry> {
         let (Some(old), Some(new)) = (known(), known()) else { break };
         let mut text = || fields.next().map(<[u8]>::to_vec);
         let (Some(parent), Some(name), Some(temporary), Some(other)) = (text(), text(), text(), text()) else { break };
-        let step = match kind {
-            b"prepare" => Step::Prepare,
-            b"create" => Step::Create { new },
-            b"replace" => Step::Replace { old, new },
-            b"remove" => Step::Remove { old },
-            b"swap" => Step::Swap { here: old.inode, kept: new.inode },
-            b"keep" => Step::Keep { inode: old.inode },
-            b"restore" => Step::Restore { inode: old.inode },
-            b"move" => Step::Move { inode: old.inode },
-            b"spare" => Step::Spare,
+        // A note of an earlier version names no directories.
+        let mut words = kind.split(|byte| *byte == b'@');
+        let step = match words.next() {
+            Some(b"prepare") => Step::Prepare,
+            Some(b"create") => Step::Create { new },
+            Some(b"replace") => Step::Replace { old, new },
+            Some(b"remove") => Step::Remove { old },
+            Some(b"swap") => Step::Swap { here: old, kept: new },
+            Some(b"keep") => Step::Keep { here: old },
+            Some(b"restore") => Step::Restore { kept: old },
+            Some(b"move") => Step::Move { here: old },
+            Some(b"spare") => Step::Spare,
             _ => break,
         };
-        list.push(Entry { step, parent, name, temporary, other });
+        let mut inode = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+        let directories = [inode(), inode()];
+        list.push(Entry { step, parent, directories, name, temporary, other });
     }
     whole
 }
@@ -307,19 +342,21 @@ mod tests {
         let entry = |step| Entry {
             step,
             parent: bytes("a/b"),
+            directories: [Some(11), None],
             name: bytes("c\n"),
             temporary: bytes(".t"),
             other: bytes("c-1-0"),
         };
-        let known = |inode| Known { inode, size: 5, modified: -3 };
+        let known = |inode| Known { inode, size: 5, modified: -3, born: None };
+        let directory = Known { inode: 5, born: Some(-7), ..Known::default() };
         let first = [entry(Step::Prepare), entry(Step::Remove { old: known(7) }), entry(Step::Spare)];
         let second = [
             entry(Step::Create { new: known(9) }),
             entry(Step::Replace { old: known(7), new: known(8) }),
-            entry(Step::Swap { here: 1, kept: 2 }),
-            entry(Step::Keep { inode: 3 }),
-            entry(Step::Restore { inode: 4 }),
-            entry(Step::Move { inode: 5 }),
+            entry(Step::Swap { here: known(1), kept: known(2) }),
+            entry(Step::Keep { here: known(3) }),
+            entry(Step::Restore { kept: directory }),
+            Entry { directories: [Some(11), Some(12)], ..entry(Step::Move { here: directory }) },
         ];
         let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
         assert_eq!(decode(&two), second);
@@ -328,6 +365,29 @@ mod tests {
         }
         for end in one.len()..two.len() - 1 {
             assert_eq!(decode(&two[..end]), first, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_note_of_an_earlier_version_is_read_too() {
+        let note = b"swap\x007:0:0\x008:0:0\0d\0f\0c-1-0\0\0.\0";
+        let [Entry { step: Step::Swap { here, kept }, directories: [None, None], .. }] = &decode(note)[..] else {
+            panic!("{:?}", decode(note));
+        };
+        let found = |inode| Some(Known { inode, size: 5, modified: 6, born: None });
+        assert!(here.fits(found(7)) && kept.fits(found(8)) && !here.fits(found(8)) && !here.fits(None));
+    }
+
+    #[test]
+    fn an_inode_that_was_given_out_again_is_another_file() {
+        let file = Known { inode: 7, size: 5, modified: 6, born: None };
+        let directory = Known { inode: 7, size: 0, modified: 0, born: Some(3) };
+        assert!(file.fits(Some(file)) && directory.fits(Some(directory)));
+        for other in [Known { size: 6, ..file }, Known { modified: 7, ..file }, directory, Known { inode: 8, ..file }] {
+            assert!(!file.fits(Some(other)), "{other:?}");
+        }
+        for other in [Known { born: Some(4), ..directory }, Known { born: None, ..directory }, file] {
+            assert!(!directory.fits(Some(other)), "{other:?}");
         }
     }
 }

@@ -52,7 +52,7 @@ struct Seen {
 }
 
 /// When a file was made, in nanoseconds since 1970. Some file systems do not say.
-type Born = Option<i128>;
+pub(crate) type Born = Option<i128>;
 
 /// Which file it is, also after others had its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl<'a> At<'a> {
         Self { fd: fd.as_fd(), name: b"" }
     }
 
-    fn born(self) -> Born {
+    pub(crate) fn born(self) -> Born {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
         let found = statx(self.fd, self.name, flags, StatxFlags::BTIME).ok()?;
         let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);

@@ -2,19 +2,24 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal, ToolError};
 use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
 
 use crate::again::{fsync, ftruncate, pread};
 use crate::batch_note::{recover_batch, recover_batches};
+use crate::fault::fault;
 use crate::locks::{Held, Intent, Noted, TreeHeld};
 use crate::mount::{Mount, look};
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
+use crate::slot::listing;
 use crate::stamp::{Kind, Stamp};
 use crate::trash::{keep_as_conflict, purge};
+use crate::walk::{Step, Walk};
 
 /// Finishes or undoes what a note says, then forgets it.
 pub(crate) fn recover(mount: &Mount, held: &Held, intent: &Intent) {
@@ -104,6 +109,58 @@ fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], journal: &Noted
 
 pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
     Some(mount.lookup(&GuestPath::real(path), OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
+}
+
+/// The directories that the steps of a batch were made in, wherever they are by now.
+#[derive(Debug)]
+pub(crate) struct Directories<'a> {
+    pub(crate) mount: &'a Mount,
+    /// Where those are that were looked for, below the root. Nothing for those that are gone.
+    found: RefCell<HashMap<u64, Option<Vec<u8>>>>,
+}
+
+impl<'a> Directories<'a> {
+    pub(crate) fn new(mount: &'a Mount) -> Self {
+        Self { mount, found: RefCell::default() }
+    }
+
+    /// The directory with this inode, which was at this path once. Where no inode was noted, the path has to do.
+    pub(crate) fn open(&self, path: &[u8], inode: Option<u64>) -> Result<Option<OwnedFd>, ToolError> {
+        let is_it =
+            |fd: &OwnedFd| inode.is_none_or(|inode| fstat(fd).is_ok_and(|stat| Stamp::of(&stat).id.inode == inode));
+        let named = open_parent(self.mount, path).filter(is_it);
+        let (Some(inode), None) = (inode, &named) else { return Ok(named) };
+        let known = self.found.borrow().get(&inode).cloned();
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let place = search(self.mount, inode)?;
+                self.found.borrow_mut().insert(inode, place.clone());
+                place
+            }
+        };
+        Ok(place.and_then(|path| open_parent(self.mount, &path)).filter(is_it))
+    }
+}
+
+/// Looks for a directory through the whole mount. Nobody waits for more than that, and it is rarely done.
+fn search(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
+    let (signal, limits) = (Signal::new(), Limits { walk_entries: u64::MAX, ..Limits::of(Dialect::Standard) });
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    let start = listing(mount.root.as_fd()).map_err(|errno| fault(errno, "."))?;
+    let mut walk = Walk::new(mount, start, ".", &cx)?;
+    while let Some(step) = walk.next()? {
+        let Step::Entry(entry) = step else { continue };
+        if !walk.is_directory(&entry)? {
+            continue;
+        }
+        if walk.look(&entry)?.is_some_and(|found| found.id.inode == inode && found.id.device == mount.id.device) {
+            return Ok(Some(walk.path_of(&entry.name)));
+        }
+        // What cannot be entered is passed over.
+        let _ = walk.descend(&entry)?;
+    }
+    Ok(None)
 }
 
 /// Whether what a file has past `before` is the beginning of `content`, and no more than a part of it. Anything else

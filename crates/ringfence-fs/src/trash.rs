@@ -66,7 +66,7 @@ pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Con
 }
 
 /// Gives something a name in `parent` that everybody sees.
-fn keep_beside(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8])) -> Result<String, Errno> {
+pub(crate) fn keep_beside(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8])) -> Result<String, Errno> {
     let name = from.1.strip_prefix(RESERVED.as_bytes()).unwrap_or(from.1);
     let kept = format!("conflict-{}", String::from_utf8_lossy(name));
     rename_onto_nothing(from, (parent, kept.as_bytes()))?;

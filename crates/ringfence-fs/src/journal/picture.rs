@@ -10,7 +10,9 @@ use rustix::fs::OFlags;
 use super::effect::split;
 use super::reverse::changed;
 use super::state::{Form, Look, State};
+use crate::batch_note::Known;
 use crate::fault::fault;
+use crate::known::At;
 use crate::mount::Mount;
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
@@ -32,10 +34,10 @@ pub(crate) enum Source {
     Kept(String, Vec<u8>),
 }
 
-/// A file by its inode, which is not known before it is made.
+/// Which file it is, where that is not known before it is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Inode {
-    Known(u64),
+pub(super) enum Which {
+    Known(Known),
     Spare(usize),
 }
 
@@ -43,7 +45,7 @@ pub(super) enum Inode {
 #[derive(Clone, Debug)]
 pub(super) struct Thing {
     pub(super) state: State,
-    pub(super) inode: Inode,
+    pub(super) which: Which,
     pub(super) source: Source,
 }
 
@@ -111,7 +113,18 @@ impl<'a> Picture<'a> {
         };
         let Some((parent, name)) = source.open_parent(self.mount) else { return Ok(None) };
         let state = State::at(self.mount, parent.as_fd(), &name, how, self.cx)?;
-        Ok(state.map(|state| Thing { inode: Inode::Known(state.inode), state, source }))
+        Ok(state.map(|state| {
+            let known = Known::of_state(&state, At { fd: parent.as_fd(), name: &name });
+            Thing { which: Which::Known(known), state, source }
+        }))
+    }
+
+    /// The directory that a path would be in. Nothing where that is not there yet.
+    pub(super) fn directory_of(&self, path: &[u8]) -> Result<Option<u64>, ToolError> {
+        match split(path).0 {
+            b"" => Ok(Some(self.mount.id.inode)),
+            parent => Ok(self.thing(parent, Look::Itself)?.map(|thing| thing.state.inode)),
+        }
     }
 
     /// Whether a directory would have nothing in it.

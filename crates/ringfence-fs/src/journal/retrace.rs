@@ -8,9 +8,11 @@ use ringfence_kernel::{Context, ErrorKind, ToolError};
 use super::Entry;
 use super::effect::{Effect, split};
 use super::keep::Keep;
-use super::picture::{Inode, Picture, Source, Stroke, Thing, below};
+use super::picture::{Picture, Source, Stroke, Thing, Which, below};
 use super::reverse::{Conflict, Force, Judged, Kind, Planned, Reversal, Spare};
 use super::state::{Form, Look, State};
+use crate::batch_note::Known;
+use crate::known::At;
 use crate::mount::Mount;
 use crate::name::{read_back, show};
 
@@ -93,11 +95,12 @@ impl Painter<'_> {
             path: path.clone(),
             image: image.clone(),
             to: Vec::new(),
-            here: now.inode,
-            kept: Inode::Known(0),
+            here: now.which,
+            kept: Which::Known(Known::default()),
             leaving: Some(state.clone()),
             empty,
-        });
+            directories: [None; 2],
+        })?;
         self.plan.effects.push(Effect::Removed { path: shown.to_owned(), before: state, image, copied: false });
         self.picture.paint(Stroke::Set { path, thing: None });
         Ok(())
@@ -106,7 +109,7 @@ impl Painter<'_> {
     /// Takes back that something went.
     fn restore(&mut self, change: &str, shown: &str, before: &State, image: &str) -> Result<(), ToolError> {
         let path = read_back(shown);
-        let kept = self.kept(change, before, image)?;
+        let thing = self.kept(change, before, image)?;
         if let Some(there) = self.picture.thing(&path, Look::Whole)? {
             if !self.conflict_unless_forced(shown, None, Some(&there.state)) {
                 return Ok(());
@@ -116,24 +119,20 @@ impl Painter<'_> {
         if !self.has_directory(&path)? {
             return Ok(());
         }
-        let thing = Thing {
-            inode: Inode::Known(kept.inode),
-            source: Source::Kept(image.to_owned(), Vec::new()),
-            state: kept.clone(),
-        };
         self.judge(&path, None, Some(&thing))?;
         self.push(Planned {
             kind: Kind::Restore,
             path: path.clone(),
             image: image.to_owned(),
             to: Vec::new(),
-            here: Inode::Known(0),
-            kept: Inode::Known(kept.inode),
+            here: Which::Known(Known::default()),
+            kept: thing.which,
             leaving: None,
             empty: false,
-        });
+            directories: [None; 2],
+        })?;
         let image = Some(image.to_owned());
-        self.plan.effects.push(Effect::Created { path: shown.to_owned(), after: kept, image });
+        self.plan.effects.push(Effect::Created { path: shown.to_owned(), after: thing.state.clone(), image });
         self.picture.paint(Stroke::Set { path, thing: Some(thing) });
         Ok(())
     }
@@ -156,9 +155,7 @@ impl Painter<'_> {
         if !after.is(&now.state) && !self.conflict_unless_forced(shown, Some(after), Some(&now.state)) {
             return Ok(());
         }
-        let kept = self.kept(change, before, image)?;
-        let thing =
-            Thing { inode: Inode::Known(kept.inode), source: Source::Kept(image.to_owned(), Vec::new()), state: kept };
+        let thing = self.kept(change, before, image)?;
         self.swap(shown, path, now, thing, image)
     }
 
@@ -173,7 +170,7 @@ impl Painter<'_> {
         };
         let image = self.new_image();
         let thing = Thing {
-            inode: Inode::Spare(self.plan.spares.len()),
+            which: Which::Spare(self.plan.spares.len()),
             source: now.source.clone(),
             state: State { inode: 0, ..before.clone() },
         };
@@ -193,11 +190,12 @@ impl Painter<'_> {
             path: path.clone(),
             image: image.to_owned(),
             to: Vec::new(),
-            here: now.inode,
-            kept: thing.inode,
+            here: now.which,
+            kept: thing.which,
             leaving: Some(now.state.clone()),
             empty: false,
-        });
+            directories: [None; 2],
+        })?;
         self.plan.effects.push(Effect::Replaced {
             path: shown.to_owned(),
             before: now.state,
@@ -234,18 +232,22 @@ impl Painter<'_> {
             path: here.clone(),
             image: String::new(),
             to: back.clone(),
-            here: now.inode,
-            kept: Inode::Known(0),
+            here: now.which,
+            kept: Which::Known(Known::default()),
             leaving: Some(now.state.clone()),
             empty: false,
-        });
+            directories: [None; 2],
+        })?;
         self.plan.effects.push(Effect::Moved { from: to.to_owned(), to: from.to_owned(), state: now.state });
         self.picture.paint(Stroke::Move { from: here, to: back });
         Ok(())
     }
 
-    fn push(&mut self, planned: Planned) {
+    fn push(&mut self, mut planned: Planned) -> Result<(), ToolError> {
+        let to = if planned.kind == Kind::Move { self.picture.directory_of(&planned.to)? } else { None };
+        planned.directories = [self.picture.directory_of(&planned.path)?, to];
         self.plan.moves.push(planned);
+        Ok(())
     }
 
     fn new_image(&self) -> String {
@@ -253,12 +255,14 @@ impl Painter<'_> {
     }
 
     /// The pre-image of a place, if it is what was put away.
-    fn kept(&mut self, change: &str, before: &State, image: &str) -> Result<State, ToolError> {
+    fn kept(&mut self, change: &str, before: &State, image: &str) -> Result<Thing, ToolError> {
         let keep = self.keep.as_ref().ok_or_else(|| gone(change, "what it displaced is no longer there"))?;
         let kept = State::at(self.picture.mount, keep.fd(), image.as_bytes(), before.look(), self.picture.cx)?;
         let kept = kept.ok_or_else(|| gone(change, "what it displaced is no longer there"))?;
         if before.is(&kept) {
-            return Ok(kept);
+            let known = Known::of_state(&kept, At { fd: keep.fd(), name: image.as_bytes() });
+            let source = Source::Kept(image.to_owned(), Vec::new());
+            return Ok(Thing { which: Which::Known(known), source, state: kept });
         }
         Err(gone(change, "what it displaced was changed since"))
     }

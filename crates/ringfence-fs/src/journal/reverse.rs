@@ -13,18 +13,19 @@ use rustix::io::Errno;
 
 use super::effect::{Effect, split};
 use super::keep::Keep;
-use super::picture::{Inode, Source, open_source, open_straight};
+use super::picture::{Source, Which, open_source, open_straight};
 use super::state::{Form, State};
 use super::{Afterwards, image_name, unkept};
 use crate::again::{fsync, renameat_with};
-use crate::batch::{inode_at, take_back};
-use crate::batch_note::{BatchNote, Entry as Noted, Step, is_unsettled};
+use crate::batch::take_back;
+use crate::batch_note::{BatchNote, Entry as Noted, Known, Step, is_unsettled};
 use crate::content::read_up_to;
 use crate::fault::{fault, unsynced};
+use crate::known::At;
 use crate::locks::TreeHeld;
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::name::show;
-use crate::recover::open_parent;
+use crate::recover::{Directories, open_parent};
 use crate::replace::Old;
 use crate::slot::{check_directory_writable, listing};
 use crate::stamp::Stamp;
@@ -76,12 +77,14 @@ pub(super) struct Planned {
     /// The name in the keep. One that begins with `-` is new, and gets the change in front.
     pub(super) image: String,
     pub(super) to: Vec<u8>,
-    pub(super) here: Inode,
-    pub(super) kept: Inode,
+    pub(super) here: Which,
+    pub(super) kept: Which,
     /// What the thing that goes from here must be in the last moment.
     pub(super) leaving: Option<State>,
     /// A directory that must have nothing in it.
     pub(super) empty: bool,
+    /// The directories of `path` and `to`, by inode.
+    pub(super) directories: [Option<u64>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,19 +212,20 @@ impl Reversal {
         let change = ticket.change();
         let made = self.make_spares(mount, keep, change, ticket.context());
         let back = |entries: &[Noted]| {
-            let back = entries.iter().rev().map(|entry| undo_step(mount, entry));
+            let directories = Directories::new(mount);
+            let back = entries.iter().rev().map(|entry| undo_step(&directories, entry));
             note.forget_if(back.collect::<Vec<_>>().into_iter().all(|one| one));
         };
-        let inodes = match made {
-            Ok(inodes) => inodes,
+        let spares = match made {
+            Ok(spares) => spares,
             Err(error) => {
                 back(&entries);
                 return Err(error);
             }
         };
         let first = entries.len();
-        entries.extend(self.moves.iter().map(|planned| planned.entry(change, &inodes)));
-        let effects = self.effects.iter().map(|effect| self.name_effect(change, effect, &inodes)).collect();
+        entries.extend(self.moves.iter().map(|planned| planned.entry(change, &spares)));
+        let effects = self.effects.iter().map(|effect| self.name_effect(change, effect, &spares)).collect();
         let entered = note
             .complete(&entries, mount.durability)
             .and_then(|()| mount.enter(ticket, self.undoes.clone(), effects))
@@ -262,8 +266,8 @@ impl Reversal {
         Ok(())
     }
 
-    fn make_spares(&self, mount: &Mount, keep: &Keep, change: &str, cx: &Context<'_>) -> Result<Vec<u64>, ToolError> {
-        let mut inodes = Vec::new();
+    fn make_spares(&self, mount: &Mount, keep: &Keep, change: &str, cx: &Context<'_>) -> Result<Vec<Known>, ToolError> {
+        let mut spares = Vec::new();
         for Spare { from, state, image, shown } in &self.spares {
             let fd = open_source(mount, from, shown)?;
             let stamp = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, shown))?);
@@ -272,19 +276,20 @@ impl Reversal {
             if !state.is(&made) {
                 return Err(changed(shown));
             }
-            inodes.push(made.inode);
+            let name = name_image(change, image);
+            spares.push(Known::of_state(&made, At { fd: keep.fd(), name: name.as_bytes() }));
         }
-        Ok(inodes)
+        Ok(spares)
     }
 
     /// An effect for the journal, with what was not known before: names of images, and which file a spare one is.
-    fn name_effect(&self, change: &str, effect: &Effect, inodes: &[u64]) -> Effect {
+    fn name_effect(&self, change: &str, effect: &Effect, spares: &[Known]) -> Effect {
         let mut effect = effect.clone();
         match &mut effect {
             Effect::Removed { image, .. } => *image = name_image(change, image),
             Effect::Replaced { image, after, .. } => {
                 let spare = self.spares.iter().position(|spare| spare.image == *image);
-                after.inode = spare.and_then(|spare| inodes.get(spare)).copied().unwrap_or(after.inode);
+                after.inode = spare.and_then(|spare| spares.get(spare)).map_or(after.inode, |spare| spare.inode);
                 *image = name_image(change, image);
             }
             Effect::Created { .. } | Effect::Moved { .. } | Effect::Appended { .. } | Effect::Lost { .. } => {}
@@ -314,21 +319,22 @@ impl Reversal {
 }
 
 impl Planned {
-    fn entry(&self, change: &str, spares: &[u64]) -> Noted {
-        let inode = |inode| match inode {
-            Inode::Known(inode) => inode,
-            Inode::Spare(index) => spares.get(index).copied().unwrap_or_default(),
+    fn entry(&self, change: &str, spares: &[Known]) -> Noted {
+        let known = |which| match which {
+            Which::Known(known) => known,
+            Which::Spare(index) => spares.get(index).copied().unwrap_or_default(),
         };
         let step = match self.kind {
-            Kind::Swap => Step::Swap { here: inode(self.here), kept: inode(self.kept) },
-            Kind::Keep => Step::Keep { inode: inode(self.here) },
-            Kind::Restore => Step::Restore { inode: inode(self.kept) },
-            Kind::Move => Step::Move { inode: inode(self.here) },
+            Kind::Swap => Step::Swap { here: known(self.here), kept: known(self.kept) },
+            Kind::Keep => Step::Keep { here: known(self.here) },
+            Kind::Restore => Step::Restore { kept: known(self.kept) },
+            Kind::Move => Step::Move { here: known(self.here) },
         };
         let (parent, name) = split(&self.path);
         Noted {
             step,
             parent: parent.to_vec(),
+            directories: self.directories,
             name: name.to_vec(),
             temporary: name_image(change, &self.image).into_bytes(),
             other: self.to.clone(),
@@ -354,29 +360,28 @@ impl Planned {
             Step::Swap { here: old, .. } => {
                 let swap = || renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE);
                 swap().map_err(fail)?;
-                if inode_at(kept.0, kept.1).is_ok_and(|inode| inode == Some(old)) {
+                if is_at(kept, old) {
                     return Ok(());
                 }
                 swap().map_err(fail)?;
                 Err(changed(&shown))
             }
-            Step::Keep { inode } => {
+            Step::Keep { here: it } => {
                 rename_onto_nothing(here, kept).map_err(fail)?;
-                let as_expected = inode_at(kept.0, kept.1).is_ok_and(|found| found == Some(inode));
-                if as_expected && (!self.empty || is_empty(mount, kept.0, kept.1)) {
+                if is_at(kept, it) && (!self.empty || is_empty(mount, kept.0, kept.1)) {
                     return Ok(());
                 }
                 rename_onto_nothing(kept, here).map_err(fail)?;
                 Err(changed(&shown))
             }
             Step::Restore { .. } => rename_onto_nothing(kept, here).map_err(fail),
-            Step::Move { inode } => {
+            Step::Move { here: it } => {
                 let (to, name) = split(&step.other);
                 let to = open_straight(mount, to).ok_or_else(|| changed(&shown))?;
                 check_directory_writable(to.as_fd(), &shown)?;
                 let there = (to.as_fd(), name);
                 rename_onto_nothing(here, there).map_err(fail)?;
-                if inode_at(there.0, there.1).is_ok_and(|found| found == Some(inode)) {
+                if is_at(there, it) {
                     return Ok(());
                 }
                 rename_onto_nothing(there, here).map_err(fail)?;
@@ -399,7 +404,7 @@ impl Planned {
             State::at(mount, parent, name, state.look(), cx)?.is_some_and(|now| state.is(&now))
         } else {
             let now = look(parent, name).map_err(|errno| fault(errno, shown))?.map(|stamp| State::of_stamp(&stamp));
-            let known = matches!(self.here, Inode::Known(_));
+            let known = matches!(self.here, Which::Known(_));
             now.is_some_and(|now| {
                 now.size == state.size && (!known || (now.inode == state.inode && now.modified == state.modified))
             })
@@ -413,6 +418,7 @@ impl Spare {
         Noted {
             step: Step::Spare,
             parent: Vec::new(),
+            directories: [None; 2],
             name: Vec::new(),
             temporary: image.as_bytes().to_vec(),
             other: Vec::new(),
@@ -435,9 +441,14 @@ fn is_empty(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
     directory.is_ok_and(|directory| names_in(directory.as_fd(), 2).is_ok_and(|names| names.len() == 2))
 }
 
+fn is_at((parent, name): (BorrowedFd<'_>, &[u8]), known: Known) -> bool {
+    Known::at(parent, name).is_ok_and(|found| known.fits(found))
+}
+
 /// Takes one step back, wherever its directory is by now. False if it could not be done.
-fn undo_step(mount: &Mount, entry: &Noted) -> bool {
-    open_parent(mount, &entry.parent).is_some_and(|parent| take_back(mount, parent.as_fd(), entry).is_ok())
+fn undo_step(directories: &Directories<'_>, entry: &Noted) -> bool {
+    let parent = directories.open(&entry.parent, entry.directories[0]).ok().flatten();
+    parent.is_some_and(|parent| take_back(directories, parent.as_fd(), entry).is_ok())
 }
 
 fn name_image(change: &str, image: &str) -> String {

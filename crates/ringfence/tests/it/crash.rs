@@ -742,6 +742,73 @@ fn what_somebody_did_after_a_crash_in_a_batch_stays() {
 }
 
 #[test]
+fn a_batch_in_a_directory_that_was_moved_after_a_crash_is_cleaned_up_where_it_is() {
+    if !strace_is_here() {
+        return;
+    }
+    let patch = "--- d/f1\n+++ d/f1\n@@ -1 +1 @@\n-one\n+ONE\n--- d/f2\n+++ d/f2\n@@ -1 +1 @@\n-two\n+TWO\n";
+    let crashed = |nth| {
+        let site = Site::in_memory();
+        site.write("d/f1", "one\n");
+        site.write("d/f2", "two\n");
+        let point = Point { call: "renameat2", nth, tamper: Tamper::Kill };
+        assert!(traced(&site, point, "apply_patch", &json!({"patch": patch})).met);
+        std::fs::create_dir(site.workspace.join("below")).unwrap();
+        std::fs::rename(site.workspace.join("d"), site.workspace.join("below/e")).unwrap();
+        site
+    };
+    let both = |site: &Site, directory: &str| ["f1", "f2"].map(|name| site.read(&format!("{directory}/{name}")));
+    // Half of it was done: that half goes back, with another directory in the old place too.
+    for another in [false, true] {
+        let site = crashed(2);
+        if another {
+            site.write("d/f1", "of a person\n");
+        }
+        look_in(&site);
+        assert_eq!(both(&site, "below/e"), ["one\n", "two\n"]);
+        assert_eq!(site.leftovers(), [""; 0]);
+        assert!(!another || site.read("d/f1") == "of a person\n");
+    }
+    // All of it was done: what it displaced is kept.
+    let site = crashed(3);
+    look_in(&site);
+    assert_eq!(both(&site, "below/e"), ["ONE\n", "TWO\n"]);
+    assert_eq!(site.leftovers(), [""; 0]);
+    std::fs::rename(site.workspace.join("below/e"), site.workspace.join("d")).unwrap();
+    assert_eq!(site.run(&["undo"]).code, Some(0));
+    assert_eq!(both(&site, "d"), ["one\n", "two\n"]);
+}
+
+#[test]
+fn what_somebody_did_after_a_crash_in_an_undo_stays() {
+    if !strace_is_here() {
+        return;
+    }
+    let crashed = || {
+        let site = Site::in_memory();
+        for name in ["f", "g"] {
+            site.write(name, "old\n");
+            site.call("write_file", &json!({"path": name, "content": "new\n"})).value();
+        }
+        let point = Point { call: "renameat2", nth: 2, tamper: Tamper::Kill };
+        assert!(traced_program(&site, point, &UNDO, b"", None).met);
+        assert_eq!((site.read("f"), site.read("g")), ("new\n".to_owned(), "old\n".to_owned()));
+        site
+    };
+    let site = crashed();
+    look_in(&site);
+    assert_eq!((site.read("f"), site.read("g")), ("new\n".to_owned(), "new\n".to_owned()));
+    // A person wrote to the file that had come back: with the same inode, it is not what the undo put there.
+    let site = crashed();
+    std::fs::write(site.workspace.join("g"), "of a person\n").unwrap();
+    look_in(&site);
+    assert_eq!((site.read("f"), site.read("g")), ("new\n".to_owned(), "of a person\n".to_owned()));
+    let tree = site.tree();
+    let beside: Vec<_> = tree.iter().filter(|(name, _)| name.starts_with("conflict-")).map(|(_, it)| it).collect();
+    assert_eq!(beside, [&Some(b"new\n".to_vec())]);
+}
+
+#[test]
 fn a_batch_that_cannot_be_taken_back_says_so_and_is_taken_back_later() {
     if !strace_is_here() {
         return;
