@@ -15,9 +15,9 @@ use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::guard::{ChangeRule, Guard};
 use crate::journal::{Entry, Journal};
-use crate::known::Known;
+use crate::known::{At, Born, Known};
 use crate::locks::Locks;
-use crate::mount::{Durability, Mount, Rights, Spot};
+use crate::mount::{Durability, Mount, Rights, Spot, rename_onto_nothing};
 use crate::name::NameRule;
 use crate::path::GuestPath;
 use crate::recover::recover_all;
@@ -284,7 +284,8 @@ fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Resu
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
     let journal = match (spec.rights, options.journal) {
         (Rights::ReadWrite, Journaling::On) => {
-            Some(open_private(&own.journal, stripes.as_bytes()).and_then(Journal::open))
+            let born = At::open(&root).born();
+            Some(open_journal(&own.journal, &stripes, born).and_then(Journal::open))
         }
         _ => None,
     };
@@ -353,6 +354,17 @@ pub(crate) fn open_own(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
     Ok(open_private(&state, name.as_bytes())?)
+}
+
+/// The directory of a mount's journal. An inode is given out again: one that was made at another time has another journal.
+fn open_journal(parent: &OwnedFd, id: &str, born: Born) -> Result<OwnedFd, Errno> {
+    let Some(born) = born else { return open_private(parent, id.as_bytes()) };
+    let name = format!("{id}-{born}");
+    // Earlier versions did not say when.
+    match rename_onto_nothing((parent.as_fd(), id.as_bytes()), (parent.as_fd(), name.as_bytes())) {
+        Ok(()) | Err(Errno::NOENT | Errno::EXIST) => open_private(parent, name.as_bytes()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// A directory that only we may enter, made if it is missing.

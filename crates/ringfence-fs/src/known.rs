@@ -17,6 +17,7 @@ use rustix::io::{retry_on_intr, write};
 
 use crate::again::pread;
 use crate::mount::{Mount, look};
+use crate::name::is_reserved;
 use crate::slot::Slot;
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
@@ -57,8 +58,8 @@ pub(crate) type Born = Option<i128>;
 /// Which file it is, also after others had its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    id: FileId,
-    born: Born,
+    pub(crate) id: FileId,
+    pub(crate) born: Born,
 }
 
 /// Where a file can be looked at: a name in a directory, or with no name what the descriptor is of.
@@ -218,7 +219,9 @@ impl Mount {
             return Err(cx.stall());
         }
         let root = self.root.as_fd();
-        let names = names_in(root, MOST_NAMES).unwrap_or_default();
+        let mut names = names_in(root, MOST_NAMES).unwrap_or_default();
+        // What is kept there is what it was, and not a setting of ours.
+        names.retain(|name| !is_reserved(name.as_bytes()));
         names.iter().for_each(|name| self.meet_settled(name, root, name));
         let telling = |name: &&String| name.starts_with('.') || sensitivity(name).is_any();
         for above in names.iter().filter(telling).take(MOST_DIRECTORIES) {

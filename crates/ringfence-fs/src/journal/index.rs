@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::effect::Effect;
 use crate::again::{fdatasync, ftruncate, openat, pread};
 use crate::audit::{hold, release};
+use crate::known::Identity;
 use crate::mount::look;
 use crate::replace::write_all;
 use crate::resolve::CAREFUL;
@@ -48,7 +49,7 @@ pub(crate) struct Journal {
     directory: OwnedFd,
     lock: OwnedFd,
     known: Mutex<Known>,
-    keep: Mutex<Option<FileId>>,
+    keep: Mutex<Option<Identity>>,
 }
 
 /// What was read of the log so far.
@@ -257,32 +258,40 @@ impl Journal {
     }
 
     /// Whether the keep with this identity is the one that we made.
-    pub(super) fn owns(&self, id: FileId) -> bool {
+    pub(super) fn owns(&self, found: Identity) -> bool {
         let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
-        if *keep != Some(id) {
+        if !keep.is_some_and(|ours| is_same(ours, found)) {
             // Another process may have made a new one.
             *keep = self.read_identity();
         }
-        *keep == Some(id)
+        keep.is_some_and(|ours| is_same(ours, found))
     }
 
-    fn read_identity(&self) -> Option<FileId> {
+    /// Whether it was written down when it was made. Earlier versions did not.
+    pub(super) fn knows_birth(&self) -> bool {
+        let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
+        if keep.is_none_or(|keep| keep.born.is_none()) {
+            *keep = self.read_identity();
+        }
+        keep.is_some_and(|keep| keep.born.is_some())
+    }
+
+    fn read_identity(&self) -> Option<Identity> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | CAREFUL;
         let file = openat(&self.directory, IDENTITY, flags, Mode::empty()).ok()?;
-        let mut text = [0u8; 64];
+        let mut text = [0u8; 128];
         let length = pread(&file, &mut text, 0).ok()?;
-        let (device, inode) = std::str::from_utf8(&text[..length]).ok()?.trim_end().split_once('-')?;
-        Some(FileId { device: u64::from_str_radix(device, 16).ok()?, inode: u64::from_str_radix(inode, 16).ok()? })
+        parse_identity(std::str::from_utf8(&text[..length]).ok()?.trim_end())
     }
 
     /// Writes down which keep is ours.
-    pub(super) fn own(&self, id: FileId) -> io::Result<()> {
+    pub(super) fn own(&self, keep: Identity) -> io::Result<()> {
         const NEW: &str = "keep.new";
         let _alone = self.alone();
         hold(&self.lock)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | CAREFUL;
         let written = openat(&self.directory, NEW, flags, Mode::RUSR | Mode::WUSR).and_then(|file| {
-            write_all(file.as_fd(), format!("{:x}-{:x}\n", id.device, id.inode).as_bytes())?;
+            write_all(file.as_fd(), identity_line(keep).as_bytes())?;
             fdatasync(&file)?;
             renameat(&self.directory, NEW, &self.directory, IDENTITY)
         });
@@ -490,6 +499,25 @@ impl Known {
 /// The change that an image is called after.
 fn owner(image: &str) -> Option<&str> {
     image.rsplit_once('-').map(|(owner, _)| owner)
+}
+
+/// An inode is given out again when its directory is gone; another one was made at another time.
+fn is_same(ours: Identity, found: Identity) -> bool {
+    let born_apart = matches!((ours.born, found.born), (Some(then), Some(now)) if then != now);
+    ours.id == found.id && !born_apart
+}
+
+fn identity_line(Identity { id, born }: Identity) -> String {
+    let born = born.map_or_else(String::new, |born| format!(":{born}"));
+    format!("{:x}-{:x}{born}\n", id.device, id.inode)
+}
+
+fn parse_identity(line: &str) -> Option<Identity> {
+    let (id, born) = line.split_once(':').map_or((line, None), |(id, born)| (id, Some(born)));
+    let (device, inode) = id.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let born = born.map(str::parse).transpose().ok()?;
+    Some(Identity { id: FileId { device: hex(device)?, inode: hex(inode)? }, born })
 }
 
 fn open_own(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {

@@ -17,12 +17,12 @@ use super::state::State;
 use crate::again::{fsync, openat};
 use crate::content::read_chunk;
 use crate::fault::fault;
-use crate::known::At;
+use crate::known::{At, Identity};
 use crate::mount::{Mount, look, rename_onto_nothing};
 use crate::name::KEEP;
 use crate::replace::{Old, copy_attributes, write_all};
 use crate::resolve::CAREFUL;
-use crate::stamp::{FileId, Kind, Stamp};
+use crate::stamp::{Kind, Stamp};
 use crate::trash::purge;
 use crate::walk::names_in;
 
@@ -39,35 +39,43 @@ impl Mount {
         let Some(journal) = &self.journal else { return Ok(()) };
         match look(self.root.as_fd(), KEEP.as_bytes()) {
             Ok(None) => Ok(()),
-            Ok(Some(found)) if journal.owns(found.id) || is_blank(self, &found) => Ok(()),
+            Ok(Some(found)) if journal.owns(self.keep_identity(&found)) || is_blank(self, &found) => Ok(()),
             _ => Err(foreign()),
         }
+    }
+
+    fn keep_identity(&self, found: &Stamp) -> Identity {
+        Identity::of(At { fd: self.root.as_fd(), name: KEEP.as_bytes() }, found)
     }
 
     /// The directory if there is one and it is ours.
     pub(crate) fn keep(&self) -> Option<Keep> {
         let journal = self.journal.as_ref()?;
         let keep = open(self).ok()?;
-        journal.owns(keep.id().ok()?).then_some(keep)
+        journal.owns(keep.identity().ok()?).then_some(keep)
     }
 
     /// The directory, made if there is none.
     pub(crate) fn make_keep(&self, journal: &Journal) -> Result<Keep, ToolError> {
         self.check_keep()?;
+        let fail = |errno| fault(errno, KEEP);
         if let Some(keep) = self.keep() {
+            let identity = keep.identity().map_err(fail)?;
+            if identity.born.is_some() && !journal.knows_birth() {
+                journal.own(identity).map_err(super::unwritable)?;
+            }
             return Ok(keep);
         }
-        let fail = |errno| fault(errno, KEEP);
         match mkdirat(&self.root, KEEP, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(fail(errno)),
         }
         let keep = open(self).map_err(fail)?;
-        let id = keep.id().map_err(fail)?;
-        if !journal.owns(id) {
+        let identity = keep.identity().map_err(fail)?;
+        if !journal.owns(identity) {
             // Blank, or it would have been refused: it is ours from now on.
             self.check_keep()?;
-            journal.own(id).map_err(super::unwritable)?;
+            journal.own(identity).map_err(super::unwritable)?;
         }
         keep.hide_from_git();
         Ok(keep)
@@ -86,8 +94,8 @@ impl Keep {
         self.fd.as_fd()
     }
 
-    fn id(&self) -> Result<FileId, Errno> {
-        Ok(Stamp::of(&fstat(&self.fd)?).id)
+    fn identity(&self) -> Result<Identity, Errno> {
+        Ok(Identity::of(At::open(&self.fd), &Stamp::of(&fstat(&self.fd)?)))
     }
 
     /// What is kept under a name.

@@ -1,7 +1,7 @@
 //! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -323,6 +323,61 @@ fn a_forged_keep_is_never_used_and_stops_every_change() {
     assert_eq!(world.read("f"), "one");
 }
 
+/// Where the journal of the workspace is.
+fn journal_of(world: &World) -> PathBuf {
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    journals.last().unwrap().unwrap().path()
+}
+
+#[test]
+fn a_keep_that_was_made_anew_with_the_same_inode_is_not_ours() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let record = journal_of(&world).join("keep");
+    let whole = std::fs::read_to_string(&record).unwrap();
+    let Some((id, born)) = whole.trim_end().split_once(':') else {
+        println!("this file system does not say when a file was made: nothing was tested");
+        return;
+    };
+    let born: i128 = born.parse().unwrap();
+    std::fs::write(&record, format!("{id}:{}\n", born - 1)).unwrap();
+    let world = world.reopened(Setup::default());
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Unavailable);
+    assert_eq!(world.error("write_file", &json!({"path": "g", "content": "x"})), ErrorKind::Unavailable);
+    // Earlier versions did not write it down, and now it is.
+    std::fs::write(&record, format!("{id}\n")).unwrap();
+    let world = world.reopened(Setup::default());
+    world.undo(&change);
+    assert_eq!((world.read("f"), std::fs::read_to_string(&record).unwrap()), ("one".to_owned(), whole));
+}
+
+#[test]
+fn a_workspace_that_was_made_anew_with_the_same_inode_has_no_changes_yet() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let journal = journal_of(&world);
+    let name = journal.file_name().unwrap().to_str().unwrap().to_owned();
+    let [device, inode, born] = name.split('-').collect::<Vec<_>>()[..] else {
+        println!("this file system does not say when a file was made: nothing was tested");
+        return;
+    };
+    let born: i128 = born.parse().unwrap();
+    let before = journal.with_file_name(format!("{device}-{inode}-{}", born - 1));
+    std::fs::rename(&journal, &before).unwrap();
+    let world = world.reopened(Setup::default());
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::NotFound);
+    // What the other one kept is not of this one.
+    assert_eq!(world.error("write_file", &json!({"path": "f", "content": "x"})), ErrorKind::Unavailable);
+    // Earlier versions called it by device and inode alone.
+    std::fs::remove_dir_all(&journal).unwrap();
+    std::fs::rename(&before, journal.with_file_name(format!("{device}-{inode}"))).unwrap();
+    let world = world.reopened(Setup::default());
+    world.undo(&change);
+    assert_eq!((world.read("f"), journal.exists()), ("one".to_owned(), true));
+}
+
 #[test]
 fn a_pre_image_that_was_changed_or_removed_is_not_restored() {
     let world = World::new();
@@ -541,8 +596,7 @@ fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
     world.write("f", "one");
     let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
     let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
-    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
-    let log = journals.last().unwrap().unwrap().path().join("log");
+    let log = journal_of(&world).join("log");
     let mut text = std::fs::read_to_string(&log).unwrap();
     let lines = text.lines().count();
     for number in 0..100_000 {
@@ -568,8 +622,7 @@ fn a_long_log_keeps_every_change_of_which_something_is_kept() {
     }
     let change = |name: &str| world.change("write_file", &json!({"path": name, "content": "two"}));
     let (mine, over) = (change("f"), change("g"));
-    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
-    let log = journals.last().unwrap().unwrap().path().join("log");
+    let log = journal_of(&world).join("log");
     // The second is of a session that is long over.
     let mut text = String::new();
     for line in std::fs::read_to_string(&log).unwrap().lines() {
@@ -602,8 +655,7 @@ fn a_long_log_keeps_every_change_of_which_something_is_kept() {
 fn a_line_that_was_cut_goes_and_others_stay() {
     let world = World::new();
     let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
-    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
-    let log = journals.last().unwrap().unwrap().path().join("log");
+    let log = journal_of(&world).join("log");
     let whole = std::fs::read_to_string(&log).unwrap();
     std::fs::write(&log, format!("{whole}{{\"record\":\"inte")).unwrap();
     world.value("write_file", &json!({"path": "g", "content": "x"}));
@@ -631,4 +683,17 @@ fn a_secret_stays_one_in_the_journal_and_after_an_undo() {
     let world = world.reopened(asking(None));
     let read = world.call("read_file", &json!({"path": "notes.txt"}));
     assert_eq!(read.error, Some(ErrorKind::ApprovalDenied), "{}", read.text);
+}
+
+#[test]
+fn after_a_restart_what_is_kept_is_no_more_sensitive_than_before() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let world = world.reopened(Setup::default());
+    world.value("list_directory", &json!({"path": "."}));
+    world.undo(&change);
+    assert_eq!(world.read("f"), "one");
+    let world = world.reopened(Setup::default());
+    world.value("write_file", &json!({"path": "f", "content": "three"}));
 }
