@@ -1,19 +1,21 @@
-//! The commands of this repository: `cargo xtask test` and `cargo xtask bench`.
+//! The commands of this repository: `cargo xtask test`, `cargo xtask bench` and `cargo xtask mutants`.
 //!
 //! They install nothing that cargo does not.
 
 mod bench_search;
+mod mutants;
 #[cfg(test)]
 mod tidy;
 
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench search [DIR]
+const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench search [DIR] | mutants
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
-  bench search our search and ripgrep's on the same tree";
+  bench search our search and ripgrep's on the same tree
+  mutants      whether the tests notice when a decision of the gate is changed";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         }
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
+        ["mutants"] => mutants::run(),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }

@@ -1,12 +1,13 @@
 //! What a person answers is what happens, and nothing happens before.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{Answered, Approval, Assurance, ErrorKind, Principal};
+use ringfence_kernel::{Answered, Approval, Assurance, Dialect, ErrorKind, Limits, MemoryStore, Principal, Store};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::road::{Script, Setup, assert_error, change, json, no, yes};
+use crate::road::{Hooked, Script, Setup, assert_error, change, json, no, yes};
 
 #[tokio::test]
 async fn what_is_approved_runs_and_knows_it() {
@@ -48,6 +49,9 @@ async fn a_channel_that_others_hear_gets_a_secret_in_one_line() {
     assert_eq!((relayed[0].preview.as_str(), &relayed[0].args), ("act on `ask`\nall of ask", &asked[0].args));
     assert_eq!((relayed[1].preview.as_str(), &relayed[1].args), ("act on `ask/secret`", &json!(null)));
     assert!(asked[1].secret && asked[1].preview.contains("all of ask/secret"));
+    // Nothing in it is the secret's any more.
+    assert!(!relayed[1].secret);
+    assert_eq!((relayed[1].id.as_str(), &relayed[1].reason), (asked[1].id.as_str(), &asked[1].reason));
 }
 
 #[tokio::test]
@@ -150,6 +154,37 @@ async fn nobody_answering_in_time_is_a_no() {
     assert!(waited >= limit && waited < limit + Duration::from_secs(1), "{waited:?}");
     assert!(road.pending().is_empty());
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn a_request_is_open_for_as_long_as_a_person_has() {
+    let road = Setup::answering([no()]).road();
+    road.call(&json!({"path": "ask"})).await;
+    let request = road.somebody.asked.lock().unwrap()[0].clone();
+    assert_eq!(request.expires.duration_since(request.opened).unwrap(), road.session.limits.approval_time);
+}
+
+#[tokio::test]
+async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
+    let late = Limits { approval_time: Duration::ZERO, ..Limits::of(Dialect::Standard) };
+    let reply = Setup { limits: late.clone(), ..Setup::answering([yes()]) }.road().call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("nobody answered in time"), "{}", reply.text);
+    // A no needs no time, and keeps its reason.
+    let reply = Setup { limits: late, ..Setup::answering([no()]) }.road().call(&json!({"path": "ask"})).await;
+    assert!(reply.text.contains("I do not like it"), "{}", reply.text);
+    // Somebody took the request away at the last moment.
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let inside = Arc::clone(&store);
+    let hooked = Hooked::new(&store, move |step| match step {
+        "answer" => inside.pending(SystemTime::now())?.iter().try_for_each(|request| inside.close(&request.id)),
+        _ => Ok(()),
+    });
+    let road = Setup { store: hooked, ..Setup::answering([yes()]) }.road();
+    let reply = road.call(&json!({"path": "ask"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("the request was withdrawn"), "{}", reply.text);
+    assert_eq!(road.runs(), 0);
 }
 
 #[tokio::test(start_paused = true)]

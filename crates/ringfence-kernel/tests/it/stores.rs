@@ -34,6 +34,22 @@ fn an_agent_sees_no_request_answers_none_and_takes_no_grant_back() {
 }
 
 #[test]
+fn somebody_who_may_sees_the_request_that_they_name() {
+    let store = MemoryStore::default();
+    let person = Principal::person("somebody");
+    let desk = Desk { store: &store, by: &person };
+    assert!(matches!(desk.request("a", at(1)), Err(DeskError::Unknown(_))));
+    for id in ["a", "b", "c"] {
+        store.open_request(&request(id, 0)).unwrap();
+    }
+    for id in ["a", "b", "c"] {
+        assert_eq!(desk.request(id, at(1)).unwrap(), request(id, 0));
+    }
+    assert!(matches!(desk.request("d", at(1)), Err(DeskError::Unknown(_))));
+    assert!(matches!(desk.request("a", at(10)), Err(DeskError::Unknown(_))));
+}
+
+#[test]
 fn nobody_answers_a_request_of_their_own_whatever_they_may() {
     let store = MemoryStore::default();
     store.open_request(&request("a", 0)).unwrap();

@@ -1,0 +1,70 @@
+//! `cargo xtask mutants`: do the tests notice when somebody changes what the gate decides?
+//!
+//! `cargo-mutants` changes one thing at a time in the files that decide, in a copy of the repository, and runs the
+//! kernel's tests on each. What they let through is printed, and makes the command fail. It takes about an hour.
+
+use std::process::Command;
+
+/// The files that decide: the policy, the gate, and what stands between a question and its answer.
+const FILES: [&str; 13] = [
+    "ask",
+    "bits",
+    "desk",
+    "gate",
+    "grants",
+    "pattern",
+    "policy",
+    "resume",
+    "rule",
+    "rule_text",
+    "rules",
+    "seal",
+    "turn",
+];
+
+/// Mutants that no test can tell apart, and why.
+const ALIKE: [(&str, &str); 1] = [(
+    r"replace match guard self\.is_empty\(\) with false in Globs::contain",
+    "a set without patterns contains nothing anyway; the guard saves the folding of a name",
+)];
+
+/// How long the tests may take. Longer means that one waits for an answer that does not come, and has noticed.
+const LONGEST_TEST: &str = "30";
+
+/// What `cargo-mutants` ends with where some of the tests did not end.
+const TIMED_OUT: i32 = 3;
+
+/// False if a mutant was let through.
+pub(crate) fn run() -> bool {
+    if !has("mutants") {
+        crate::say("cargo-mutants is not installed, and is installed now");
+        if !crate::run(&["install", "cargo-mutants", "--locked"], &[]) {
+            return false;
+        }
+    }
+    let tool = if has("nextest") { "nextest" } else { "cargo" };
+    let files = FILES.map(|file| format!("crates/ringfence-kernel/src/{file}.rs"));
+    let mut command = Command::new("cargo");
+    command.args(["mutants", "--package", "ringfence-kernel", "--test-tool", tool, "--cap-lints", "true"]);
+    command.args(["--timeout", LONGEST_TEST, "--output", "target/mutants"]);
+    for file in &files {
+        command.args(["--file", file]);
+    }
+    for (mutant, why) in ALIKE {
+        crate::say(&format!("left out: {mutant}: {why}"));
+        command.args(["--exclude-re", mutant]);
+    }
+    // Names of lines in backtraces are of no use here, and take time.
+    match command.env("CARGO_PROFILE_DEV_DEBUG", "false").status() {
+        Ok(status) => status.success() || status.code() == Some(TIMED_OUT),
+        Err(error) => {
+            crate::say(&format!("cargo cannot be run: {error}"));
+            false
+        }
+    }
+}
+
+/// Whether cargo has this command.
+fn has(command: &str) -> bool {
+    Command::new("cargo").args([command, "--version"]).output().is_ok_and(|output| output.status.success())
+}
