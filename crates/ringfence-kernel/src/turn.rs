@@ -133,3 +133,26 @@ fn paused(session: &str, count: u64) -> ToolError {
     );
     ToolError::new(ErrorKind::ApprovalDenied, message).detail("paused", true).detail("session", session)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Turns;
+
+    #[test]
+    fn a_line_is_there_while_somebody_stands_in_it() {
+        let turns = Turns::default();
+        let line = turns.line("one");
+        let other = turns.line("two");
+        assert!(Arc::ptr_eq(&line, &turns.line("one")) && !Arc::ptr_eq(&line, &other));
+        drop(other);
+        drop(turns.line("three"));
+        let left = |turns: &Turns| turns.0.lock().unwrap().len();
+        assert_eq!(left(&turns), 2);
+        assert!(Arc::ptr_eq(&line, &turns.line("one")));
+        drop(line);
+        drop(turns.line("four"));
+        assert_eq!(left(&turns), 1);
+    }
+}

@@ -73,9 +73,12 @@ async fn a_call_that_waited_for_its_turn_is_planned_again() {
     let calls = [1, 2].map(|_| road.start(&json!({"path": "a"}), &CancellationToken::new()));
     road.somebody.bell.notified().await;
     answer(&road, ApprovalResponse { remember: true, ..response(true) });
-    let [first, second] = calls.map(|call| async { json(&call.await.unwrap())["value"]["approved"].clone() });
-    // The second is what the first was allowed for good.
-    assert_eq!((first.await, second.await), (json!(true), json!(false)));
+    let mut approved = Vec::new();
+    for call in calls {
+        approved.push(json(&call.await.unwrap())["value"]["approved"] == true);
+    }
+    // Whichever was second is what the first was allowed for good.
+    assert_ne!(approved[0], approved[1]);
     assert_eq!((road.somebody.questions().len(), road.runs()), (1, 2));
 }
 
