@@ -164,6 +164,11 @@ impl Spot {
 }
 
 impl Mount {
+    /// A path below the root, as replies say it.
+    pub(crate) fn shown(&self, path: &str) -> String {
+        if self.named { format!("@{}/{path}", self.alias) } else { path.to_owned() }
+    }
+
     /// Opens a path below the root. What comes back was not reached through another mount or out of the root.
     pub(crate) fn lookup(&self, path: &GuestPath, flags: OFlags, pace: Pace) -> Result<Opened, Errno> {
         let root = self.root.as_fd();

@@ -80,6 +80,22 @@ impl<'a> Contents<'a> {
         Ok(Self { size, digest: Some(Digest::of(&bytes)), bytes: Some(Cow::Owned(bytes)) })
     }
 
+    /// The first bytes of an open file, so far as they could be shown.
+    pub(crate) fn first(fd: BorrowedFd<'_>, size: u64, shown: &str, cx: &Context<'_>) -> Result<Self, ToolError> {
+        if size > LONGEST_TEXT {
+            return Ok(Self::unread(size));
+        }
+        let bytes = read_up_to(fd, size, cx);
+        cx.check()?;
+        let bytes = bytes.map_err(|errno| fault(errno, shown))?;
+        Ok(Self { size, digest: Some(Digest::of(&bytes)), bytes: Some(Cow::Owned(bytes)) })
+    }
+
+    /// So many bytes that nobody looked at.
+    pub(crate) fn unread(size: u64) -> Self {
+        Self { size, digest: None, bytes: None }
+    }
+
     /// What shall be there.
     pub(crate) fn given(bytes: &'a [u8]) -> Self {
         Self { size: bytes.len() as u64, digest: Some(Digest::of(bytes)), bytes: Some(Cow::Borrowed(bytes)) }
@@ -191,6 +207,15 @@ impl Diffs {
     pub(crate) fn say(&mut self, words: &str) {
         self.text.push_str(words);
         self.text.push('\n');
+    }
+
+    /// Whether more would not be shown.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lines > MOST_LINES
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
     }
 
     pub(crate) fn into_body(self) -> Body {

@@ -26,6 +26,8 @@ pub enum WorkspaceError {
     Ours,
     #[error("the directory `{0}` of a mount cannot be found")]
     Find(String, #[source] std::io::Error),
+    #[error("there is no workspace `{0}`")]
+    Missing(String, #[source] std::io::Error),
     #[error("the workspace `{0}` cannot be made")]
     Make(String, #[source] std::io::Error),
 }
@@ -36,7 +38,7 @@ pub enum WorkspaceError {
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
 pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
-    let written = written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace");
+    let written = or_default(written);
     let path = around.current.join(expand_home(written, around)?);
     // Once so that nothing is made where nothing may be, and once more on what it turned out to be.
     check(&real(&path), around)?;
@@ -44,6 +46,23 @@ pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result
     let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
+}
+
+/// The same for whoever only looks: a directory that is missing is not made.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where a person's path becomes a directory, before there is a mount"
+)]
+pub fn find_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+    let written = or_default(written);
+    let path = around.current.join(expand_home(written, around)?);
+    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Missing(written.to_owned(), error))?;
+    check(&path, around)?;
+    Ok(path)
+}
+
+fn or_default(written: Option<&str>) -> &str {
+    written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace")
 }
 
 fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {

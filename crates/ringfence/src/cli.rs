@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall};
+use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall, visible};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -104,7 +104,7 @@ enum ChangesCommand {
         #[arg(long, value_name = "ID", conflicts_with = "since")]
         session: Option<String>,
         /// Every change since a time, such as `2026-01-31T12:00:00Z`.
-        #[arg(long, value_name = "TIME")]
+        #[arg(long, value_name = "TIME", value_parser = time)]
         since: Option<String>,
         /// Only say what would be done.
         #[arg(long)]
@@ -323,9 +323,7 @@ fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
             ("list_changes", json!({"session": session}), |value| format!("{value}\n"))
         }
         ChangesCommand::Log { session, json: false } => ("list_changes", json!({"session": session}), listed),
-        ChangesCommand::Diff { change } => {
-            ("show_change", json!({"change": change}), |value| value["diff"].as_str().unwrap_or_default().to_owned())
-        }
+        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), diff),
         ChangesCommand::Undo { change, session, since, dry_run, force } => {
             let which =
                 json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
@@ -371,8 +369,14 @@ fn undone(value: &Value) -> String {
     };
     match value["change"].as_str() {
         Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
-        None => format!("would take back {undone}:\n{paths}{lost}"),
+        None => format!("would take back {undone}:\n{paths}{lost}{}", diff(value)),
     }
+}
+
+/// A diff, with nothing hidden in it for a person's eyes and as it is for programs.
+fn diff(value: &Value) -> String {
+    let text = value["diff"].as_str().unwrap_or_default();
+    if std::io::stdout().is_terminal() { visible(text) } else { text.to_owned() }
 }
 
 fn texts(list: &Value) -> Vec<&str> {
@@ -624,6 +628,13 @@ fn known_head(text: &str) -> Result<KnownHead, String> {
     match parsed {
         Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
         _ => Err("it looks like what `ringfence audit head` prints".to_owned()),
+    }
+}
+
+fn time(text: &str) -> Result<String, String> {
+    match humantime::parse_rfc3339_weak(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("it is a time such as `2026-01-31T12:00:00Z`".to_owned()),
     }
 }
 

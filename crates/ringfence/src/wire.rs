@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use ringfence_fs::{
     AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, Journaling, MountSpec, Options, PLAIN_FILE_FLAGS,
-    Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, content_id, resolve_mount,
-    resolve_workspace,
+    Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, content_id, find_workspace,
+    resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect,
@@ -134,7 +134,11 @@ fn wire_for(
     approver: Box<dyn Approver>,
 ) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
-    let path = resolve_workspace(settings.workspace.as_deref(), &around)?;
+    let path = match who {
+        Who::Agent => resolve_workspace(settings.workspace.as_deref(), &around)?,
+        // Where there is no workspace, there are no changes either.
+        Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
+    };
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
     let mounts = mounts(&settings, environment, &path, run.as_deref())?;
     let (directories, directory) = (directories(&mounts), name_of(&mounts.0));

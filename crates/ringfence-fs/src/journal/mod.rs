@@ -12,6 +12,7 @@ mod keep;
 mod picture;
 mod retrace;
 mod reverse;
+mod sight;
 mod state;
 
 use std::collections::BTreeSet;

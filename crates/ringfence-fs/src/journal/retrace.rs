@@ -10,6 +10,7 @@ use super::effect::{Effect, split};
 use super::keep::Keep;
 use super::picture::{Picture, Source, Stroke, Thing, Which, below};
 use super::reverse::{Conflict, Force, Judged, Kind, Planned, Reversal, Spare};
+use super::sight::Sights;
 use super::state::{Form, Look, State};
 use crate::batch_note::Known;
 use crate::known::At;
@@ -29,6 +30,7 @@ impl Reversal {
                 moves: Vec::new(),
                 spares: Vec::new(),
                 judged: Vec::new(),
+                sights: Sights::default(),
                 conflicts: Vec::new(),
             },
         };
@@ -88,6 +90,7 @@ impl Painter<'_> {
             return Ok(());
         }
         self.judge(&path, Some(&now), None)?;
+        self.plan.sights.change(&path, Some(&now), None);
         let image = image.map_or_else(|| self.new_image(), str::to_owned);
         let state = if changed_inside { State { inode: now.state.inode, ..after.clone() } } else { now.state.clone() };
         self.push(Planned {
@@ -120,6 +123,7 @@ impl Painter<'_> {
             return Ok(());
         }
         self.judge(&path, None, Some(&thing))?;
+        self.plan.sights.change(&path, None, Some(&thing));
         self.push(Planned {
             kind: Kind::Restore,
             path: path.clone(),
@@ -185,6 +189,7 @@ impl Painter<'_> {
 
     fn swap(&mut self, shown: &str, path: Vec<u8>, now: Thing, thing: Thing, image: &str) -> Result<(), ToolError> {
         self.judge(&path, Some(&now), Some(&thing))?;
+        self.plan.sights.change(&path, Some(&now), Some(&thing));
         self.push(Planned {
             kind: Kind::Swap,
             path: path.clone(),
@@ -227,6 +232,7 @@ impl Painter<'_> {
         }
         self.judge(&here, Some(&now), None)?;
         self.judge(&back, None, Some(&now))?;
+        self.plan.sights.movement(&here, &back);
         self.push(Planned {
             kind: Kind::Move,
             path: here.clone(),

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::effect::{Effect, split};
 use super::keep::Keep;
 use super::picture::{Source, Which, open_source, open_straight};
+use super::sight::Sights;
 use super::state::{Form, State};
 use super::{Afterwards, image_name, unkept};
 use crate::again::{fsync, renameat_with};
@@ -47,6 +48,7 @@ pub(crate) struct Reversal {
     pub(super) moves: Vec<Planned>,
     pub(super) spares: Vec<Spare>,
     pub(super) judged: Vec<Judged>,
+    pub(super) sights: Sights,
     /// Places that are not as they should be.
     pub(crate) conflicts: Vec<Conflict>,
 }

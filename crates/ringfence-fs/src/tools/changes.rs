@@ -12,7 +12,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
-use super::undo::shown;
 use crate::Fence;
 use crate::content::{read_up_to, text_of};
 use crate::journal::{Effect, Entry, Look, Source, State, Status};
@@ -71,7 +70,7 @@ impl Listed {
     fn new(mount: &Mount, entry: &Entry) -> Self {
         let Entry { change, status, evicted, undone_by, .. } = entry;
         let lost = change.effects.iter().any(|effect| matches!(effect, Effect::Lost { .. }));
-        let mut paths: Vec<String> = change.effects.iter().flat_map(Effect::paths).map(|at| shown(mount, at)).collect();
+        let mut paths: Vec<String> = change.effects.iter().flat_map(Effect::paths).map(|at| mount.shown(at)).collect();
         paths.dedup();
         Self {
             change: change.change.clone(),
@@ -175,7 +174,7 @@ impl Tool for ShowChange {
                     place: Place {
                         mount: Arc::clone(&mount.alias),
                         given: path.to_owned(),
-                        shown: shown(&mount, path),
+                        shown: mount.shown(path),
                         sensitivity: known,
                         ..Place::default()
                     },
@@ -216,11 +215,11 @@ fn kept(image: &str) -> Source {
 fn describe(diff: &mut String, mount: &Mount, effect: &Effect, images: &[Source], cx: &Context<'_>) {
     let (path, before, after) = match effect {
         Effect::Moved { from, to, .. } => {
-            let _ = writeln!(diff, "rename from {}\nrename to {}", shown(mount, from), shown(mount, to));
+            let _ = writeln!(diff, "rename from {}\nrename to {}", mount.shown(from), mount.shown(to));
             return;
         }
         Effect::Lost { path } => {
-            let _ = writeln!(diff, "{}: what was there was not kept", shown(mount, path));
+            let _ = writeln!(diff, "{}: what was there was not kept", mount.shown(path));
             return;
         }
         Effect::Created { path, after, .. } => (path, None, Some(after)),
@@ -232,7 +231,7 @@ fn describe(diff: &mut String, mount: &Mount, effect: &Effect, images: &[Source]
     let here = Source::Disk(read_back(path));
     let own = effect.image().map(|(image, _)| kept(image));
     let places: Vec<&Source> = own.iter().chain([&here]).chain(images).collect();
-    let path = shown(mount, path);
+    let path = mount.shown(path);
     let text = |side: Option<&State>| match side {
         None => Some(String::new()),
         Some(state) => places.iter().find_map(|place| text_at(mount, place, state, cx)),

@@ -19,12 +19,16 @@ use crate::fence::Journaled;
 use crate::journal::{Afterwards, Doing, Entry, Force, Reversal, Status};
 use crate::locks::Tree;
 use crate::mount::Mount;
+use crate::preview::fingerprint;
 use crate::recover::{recover_notes, recover_tree};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
     registry.register(Undo { fence: fence.clone() }, [Face::standard::<UndoArgs, Outcome>("undo")])?;
     registry.register(Redo(Undo { fence: fence.clone() }), [Face::standard::<RedoArgs, Outcome>("redo")])
 }
+
+/// In one line, as many things that would be done are named.
+const MOST_NAMED: usize = 20;
 
 struct Undo {
     fence: Fence,
@@ -107,6 +111,8 @@ struct Work {
     force: Force,
     dry_run: bool,
     reversal: Reversal,
+    /// What would be shown has a secret in it.
+    secret: bool,
 }
 
 /// What an undo returns.
@@ -126,6 +132,9 @@ struct Outcome {
     /// True when what it displaces is too large to be kept, so that no `redo` brings it back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lost: bool,
+    /// What would be done to contents, when that was only asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<String>,
 }
 
 impl Tool for Undo {
@@ -146,31 +155,43 @@ impl Tool for Undo {
         let reversal = Reversal::plan(&mount, &entries, args.force, cx)?;
         check_conflicts(&mount, &reversal, &origin)?;
         mount.look_around(cx)?;
-        let touches = if args.dry_run {
-            let listed = |path: &String| Touch { verb: Verb::List, place: place(&mount, path) };
-            reversal.paths().iter().map(listed).collect()
+        let touches: Vec<Touch> = if args.dry_run {
+            // What is there is shown, and what would be there.
+            let known = mount.known_of(reversal.effects());
+            let read =
+                |path: &String| Touch { verb: Verb::Read, place: Place { sensitivity: known, ..place(&mount, path) } };
+            reversal.paths().iter().map(read).collect()
         } else {
             check_kept(&mount, &reversal, args.force, cx)?;
             touches(&mount, &reversal, cx)?
         };
-        let work = Work { mount, entries, force: args.force, dry_run: args.dry_run, reversal };
+        let secret = touches.iter().any(|touch| touch.place.sensitive().secret);
+        let work = Work { mount, entries, force: args.force, dry_run: args.dry_run, reversal, secret };
         Ok(Plan { touches, work })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let doings = work.reversal.doings();
-        let lines = doings.iter().map(|doing| format!("{} `{}`", doing.verb.as_str(), shown(&work.mount, &doing.path)));
-        let changes = work.reversal.undoes().join(", ");
-        let text = format!("take back {changes}:\n{}", lines.collect::<Vec<_>>().join("\n"));
-        Ok(Preview::new(&text, text.clone()))
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        let Work { mount, reversal, secret, .. } = work;
+        let doings = reversal.doings();
+        let named = doings.iter().take(MOST_NAMED);
+        let mut words: Vec<String> =
+            named.map(|doing| format!("{} `{}`", doing.verb.as_str(), mount.shown(&doing.path))).collect();
+        if doings.len() > MOST_NAMED {
+            words.push(format!("{} more", doings.len() - MOST_NAMED));
+        }
+        let text = format!("take back {}: {}", reversal.undoes().join(", "), words.join(", "));
+        let preview = Preview::new(&text, fingerprint((reversal.undoes(), reversal.effects())));
+        Ok(preview.with(reversal.to_diffs(mount, cx)?.into_body()).secret_if(*secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { mount, entries, force, dry_run, reversal } = work;
-        let paths = reversal.paths().iter().map(|path| shown(&mount, path)).collect();
+        let Work { mount, entries, force, dry_run, reversal, .. } = work;
+        let paths = reversal.paths().iter().map(|path| mount.shown(path)).collect();
         let lost = !reversal.is_kept(&mount, ticket.context());
-        let mut outcome = Outcome { undone: reversal.undoes().to_vec(), paths, change: String::new(), dry_run, lost };
+        let undone = reversal.undoes().to_vec();
+        let mut outcome = Outcome { undone, paths, change: String::new(), dry_run, lost, diff: None };
         if dry_run {
+            outcome.diff = Some(reversal.to_diffs(&mount, ticket.context())?.into_text());
             return Ok(outcome);
         }
         // Nobody else of ours changes anything meanwhile.
@@ -309,8 +330,8 @@ fn check_still_so(mount: &Mount, entries: &[Entry]) -> Result<(), ToolError> {
 fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Result<(), ToolError> {
     let Some(first) = reversal.conflicts.first() else { return Ok(()) };
     if !origin.may_undo {
-        let paths: Vec<String> = reversal.conflicts.iter().map(|conflict| shown(mount, &conflict.path)).collect();
-        let message = format!("`{}` is not as the change left it; nothing was undone", shown(mount, &first.path));
+        let paths: Vec<String> = reversal.conflicts.iter().map(|conflict| mount.shown(&conflict.path)).collect();
+        let message = format!("`{}` is not as the change left it; nothing was undone", mount.shown(&first.path));
         return Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths));
     }
     let paths: Vec<serde_json::Value> = reversal
@@ -318,7 +339,7 @@ fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Resul
         .iter()
         .map(|conflict| {
             serde_json::json!({
-                "path": shown(mount, &conflict.path),
+                "path": mount.shown(&conflict.path),
                 "expected": conflict.expected,
                 "found": conflict.found,
             })
@@ -330,7 +351,7 @@ fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Resul
     };
     let message = format!(
         "`{}` is not as the change left it: {} was expected, {} is there{more}; nothing was undone",
-        shown(mount, &first.path),
+        mount.shown(&first.path),
         first.expected,
         first.found
     );
@@ -373,9 +394,5 @@ fn touches(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<T
 }
 
 fn place(mount: &Mount, path: &str) -> Place {
-    Place { mount: Arc::clone(&mount.alias), given: path.to_owned(), shown: shown(mount, path), ..Place::default() }
-}
-
-pub(super) fn shown(mount: &Mount, path: &str) -> String {
-    if mount.named { format!("@{}/{path}", mount.alias) } else { path.to_owned() }
+    Place { mount: Arc::clone(&mount.alias), given: path.to_owned(), shown: mount.shown(path), ..Place::default() }
 }

@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use expect_test::expect;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -277,9 +278,79 @@ fn a_dry_run_changes_nothing_and_says_what_would_be() {
     let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
     let before = snapshot(&world.root);
     let said = world.value("undo", &json!({"dryRun": true}));
-    assert_eq!(said, json!({"undone": [change], "paths": ["f"], "dryRun": true}));
+    let diff =
+        "--- a/f\n+++ b/f\n@@ -1,1 +1,1 @@\n-two\n\\ No newline at end of file\n+one\n\\ No newline at end of file\n";
+    assert_eq!(said, json!({"undone": [change], "paths": ["f"], "dryRun": true, "diff": diff}));
     assert_eq!(snapshot(&world.root), before);
     assert_eq!(world.value("list_changes", &json!({}))["changes"].as_array().unwrap().len(), 1);
+}
+
+/// What differs from run to run is the digest of a directory.
+fn without_digests(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once(" with ") {
+        Some((start, _)) if line.contains("a directory") => start,
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_person_is_shown_what_an_undo_would_do_to_contents() {
+    let person = Person::saying_yes();
+    let world = World::with(Setup { person: Some(person.clone()), preset: Preset::Ask, ..Setup::default() });
+    world.write("f", "one\ntwo\n");
+    world.write("log", "1\n");
+    world.write("d/inside", "x\n");
+    world.value("edit_file", &json!({"path": "f", "oldText": "two", "newText": "2"}));
+    world.value("edit_file", &json!({"path": "f", "oldText": "one", "newText": "1"}));
+    world.value("append_file", &json!({"path": "log", "content": "2\n"}));
+    world.value("delete_file", &json!({"path": "d", "recursive": true}));
+    world.value("write_file", &json!({"path": "new", "content": "n\n"}));
+    world.value("move_file", &json!({"from": "new", "to": "newer"}));
+    world.value("undo", &json!({"session": "test"}));
+    let request = person.last();
+    assert!(!request.secret);
+    let shown = request.preview.split_once('\n').unwrap();
+    assert!(shown.0.starts_with("take back c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
+    expect![[r"
+        move `newer` to `new`
+        --- a/new
+        +++ /dev/null
+        @@ -1,1 +0,0 @@
+        -n
+        `d`: nothing becomes a directory
+        --- a/log
+        +++ b/log
+        @@ -1,2 +1,1 @@
+         1
+        -2
+        --- a/f
+        +++ b/f
+        @@ -1,2 +1,2 @@
+        -1
+        -2
+        +one
+        +two"]]
+    .assert_eq(&without_digests(shown.1));
+}
+
+#[test]
+fn what_an_undo_shows_of_a_secret_is_for_the_one_who_is_asked_alone() {
+    let person = Person::saying_yes();
+    let world = World::with(Setup { person: Some(person.clone()), ..Setup::default() });
+    world.write(".env", "KEY=hunter2\n");
+    let change = world.change("write_file", &json!({"path": ".env", "content": "KEY=other\n"}));
+    world.undo(&change);
+    let request = person.last();
+    assert!(request.secret && request.preview.contains("+KEY=hunter2"), "{}", request.preview);
+    assert!(!format!("{:?}", request.relayed()).contains("hunter2"));
+    assert!(request.relayed().summary.contains("overwrite `.env`"));
+    // To be shown it without doing it is to read it.
+    let world = world.reopened(Setup::default());
+    let change = world.value("list_changes", &json!({}))["changes"][1]["change"].clone();
+    assert_eq!(world.error("undo", &json!({"dryRun": true, "change": change})), ErrorKind::Conflict);
+    let undo = world.value("list_changes", &json!({}))["changes"][0]["change"].clone();
+    assert_eq!(world.error("undo", &json!({"dryRun": true, "change": undo})), ErrorKind::ApprovalDenied);
 }
 
 #[test]

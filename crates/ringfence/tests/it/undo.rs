@@ -30,7 +30,8 @@ fn a_person_lists_shows_takes_back_and_brings_back_what_other_processes_did() {
     assert_eq!(ok(&site.run(&["diff", write])), "--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-one\n+two\n");
     let listed = site.run(&["log"]);
     assert!(ok(&listed).lines().nth(1).unwrap().starts_with(write), "{listed:?}");
-    assert!(ok(&site.run(&["undo", "--dry-run"])).contains("f.txt"));
+    let said = site.run(&["undo", "--dry-run"]);
+    assert!(ok(&said).ends_with("  f.txt\n--- /dev/null\n+++ b/f.txt\n@@ -0,0 +1,1 @@\n+two\n"), "{said:?}");
     assert_eq!(site.tree(), []);
     // The default preset asks before anything is deleted or overwritten; whoever types the command was asked.
     ok(&site.run(&["undo"]));
@@ -86,4 +87,43 @@ fn a_keep_that_came_with_a_clone_is_refused_and_reads_go_on() {
     site.call("read_file", &json!({"path": "f.txt"})).value();
     assert_eq!(site.run(&["undo"]).code, Some(1));
     assert_eq!(std::fs::read_to_string(site.workspace.join(".ringfence/c-0-0")).unwrap(), "forged");
+}
+
+#[test]
+fn whoever_looks_makes_no_workspace() {
+    let mut site = Site::new();
+    let missing = site.root().join("missing");
+    site.workspace.clone_from(&missing);
+    for arguments in [&["log"][..], &["diff", "c-1"], &["undo"], &["undo", "--dry-run"], &["redo"]] {
+        let said = site.run(arguments);
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains("there is no workspace"), "{said:?}");
+        assert!(!missing.exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_time_that_is_none_is_bad_usage() {
+    let site = Site::new();
+    let said = site.run(&["undo", "--since", "bogus"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("2026-01-31T12:00:00Z"), "{said:?}");
+}
+
+#[test]
+fn the_log_names_the_session_of_every_change() {
+    let site = Site::new();
+    site.call("write_file", &json!({"path": "a", "content": "x"})).value();
+    site.call("write_file", &json!({"path": "b", "content": "x"})).value();
+    let sessions: Vec<String> =
+        log(&site).iter().map(|change| change["session"].as_str().unwrap().to_owned()).collect();
+    // Each process is a session of its own.
+    assert!(sessions[0] != sessions[1] && sessions.iter().all(|session| session.starts_with("cli-")), "{sessions:?}");
+    for (session, path) in sessions.iter().zip(["b", "a"]) {
+        let said = site.run(&["log", "--session", session]);
+        assert_eq!(ok(&said).lines().count(), 1);
+        assert!(ok(&said).contains(session.as_str()) && ok(&said).ends_with(&format!("  {path}\n")), "{said:?}");
+    }
+    ok(&site.run(&["undo", "--session", &sessions[1]]));
+    assert_eq!(site.tree(), [("b".to_owned(), Some(b"x".to_vec()))]);
 }
