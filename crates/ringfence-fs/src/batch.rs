@@ -18,6 +18,7 @@ use crate::batch_note::{BatchNote, Entry, Known, Step};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
 use crate::journal::{Effect, Fate, State, Turn, split};
+use crate::layer;
 use crate::locks::{Held, Tree};
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::name::show;
@@ -394,6 +395,9 @@ pub(crate) fn take_back(directories: &Directories<'_>, parent: BorrowedFd<'_>, e
         (Step::Swap { .. } | Step::Keep { .. } | Step::Restore { .. } | Step::Move { .. } | Step::Spare, _) => {
             reverse_back(directories, parent, entry)
         }
+        (Step::Put { .. } | Step::Over { .. } | Step::Away { .. } | Step::Mode { .. }, _) => {
+            layer::take_back(directories.mount, parent, entry)
+        }
     }
 }
 
@@ -430,7 +434,10 @@ fn reverse_back(directories: &Directories<'_>, parent: BorrowedFd<'_>, entry: &E
 /// Removes what a step displaced, once all steps are made: for good, or to where it can be restored from. What was
 /// written to since is kept in sight.
 pub(crate) fn clear(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Result<(), Errno> {
-    let (Step::Replace { old, .. } | Step::Remove { old }) = &entry.step else { return Ok(()) };
+    let (Step::Replace { old, .. } | Step::Remove { old }) = &entry.step else {
+        layer::clear(mount, entry);
+        return Ok(());
+    };
     match (look(parent, &entry.temporary)?, mount.keep().filter(|_| !entry.other.is_empty())) {
         (None, _) => Ok(()),
         (Some(found), Some(keep)) if old.is(&found) => {

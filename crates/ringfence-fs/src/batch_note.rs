@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::ToolError;
+use ringfence_kernel::{ErrorKind, ToolError};
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -24,8 +24,8 @@ use crate::walk::names_in;
 const PENDING: &str = "batch-";
 const DONE: &str = "done-";
 
-/// A thousand files with the longest paths, twice.
-const LONGEST: usize = 16 << 20;
+/// More than the steps of any one change. A note that would be longer is not written.
+const LONGEST: usize = 128 << 20;
 
 /// One file of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,29 @@ pub(crate) enum Step {
     },
     /// A file in the keep that was made for another step.
     Spare,
+    /// Something new that waits in the keep comes to where nothing is.
+    Put {
+        new: Known,
+    },
+    /// What is here and something new that waits in the keep change places.
+    Over {
+        old: Known,
+        new: Known,
+    },
+    /// What is here goes to the keep, or by way of it for good.
+    Away {
+        old: Known,
+    },
+    /// The permissions of a directory become others.
+    Mode {
+        inode: u64,
+        from: u32,
+        to: u32,
+    },
 }
+
+/// What `other` says where the thing that a step displaced goes for good.
+pub(crate) const LOST: &[u8] = b"lost";
 
 /// A file as it was when the note was written. An inode alone would not do: its number is given away again. A directory
 /// changes with what is in it, and is known by the time at which it was made.
@@ -109,6 +131,15 @@ impl Known {
             Kind::Directory => Self { inode: stamp.id.inode, born: At { fd: parent, name }.born(), ..Self::default() },
             _ => Self::of(&stamp),
         }))
+    }
+
+    /// A directory by its inode, and the mode that it has or gets.
+    fn mode(inode: u64, mode: u32) -> Self {
+        Self { inode, size: u64::from(mode), ..Self::default() }
+    }
+
+    fn to_mode(self) -> u32 {
+        u32::try_from(self.size).unwrap_or_default() & 0o7777
     }
 
     pub(crate) fn is(&self, stamp: &Stamp) -> bool {
@@ -169,7 +200,12 @@ impl<'a> BatchNote<'a> {
 
     /// Says which inodes take part, before the first step.
     pub(crate) fn complete(&self, entries: &[Entry], durability: Durability) -> Result<(), ToolError> {
-        write_all(self.file.as_fd(), &encode(entries)).map_err(unusable)?;
+        let note = encode(entries);
+        if note.len() > LONGEST / 2 {
+            let message = "these are more changes than can be made at once; nothing was changed";
+            return Err(ToolError::new(ErrorKind::WriteLimit, message));
+        }
+        write_all(self.file.as_fd(), &note).map_err(unusable)?;
         if durability == Durability::Full {
             fsync(&self.file).map_err(unusable)?;
         }
@@ -285,6 +321,10 @@ fn encode(entries: &[Entry]) -> Vec<u8> {
             Step::Restore { kept } => ("restore", *kept, Known::default()),
             Step::Move { here } => ("move", *here, Known::default()),
             Step::Spare => ("spare", Known::default(), Known::default()),
+            Step::Put { new } => ("put", Known::default(), *new),
+            Step::Over { old, new } => ("over", *old, *new),
+            Step::Away { old } => ("away", *old, Known::default()),
+            Step::Mode { inode, from, to } => ("mode", Known::mode(*inode, *from), Known::mode(*inode, *to)),
         };
         let [of, to] = directories.map(|inode| inode.map(|inode| inode.to_string()).unwrap_or_default());
         let texts = [format!("{kind}@{of}@{to}"), old.encode(), new.encode()];
@@ -323,6 +363,10 @@ fn decode(note: &[u8]) -> Vec<Entry> {
             Some(b"restore") => Step::Restore { kept: old },
             Some(b"move") => Step::Move { here: old },
             Some(b"spare") => Step::Spare,
+            Some(b"put") => Step::Put { new },
+            Some(b"over") => Step::Over { old, new },
+            Some(b"away") => Step::Away { old },
+            Some(b"mode") => Step::Mode { inode: old.inode, from: old.to_mode(), to: new.to_mode() },
             _ => break,
         };
         let mut inode = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
@@ -357,6 +401,10 @@ mod tests {
             entry(Step::Keep { here: known(3) }),
             entry(Step::Restore { kept: directory }),
             Entry { directories: [Some(11), Some(12)], ..entry(Step::Move { here: directory }) },
+            entry(Step::Put { new: known(6) }),
+            entry(Step::Over { old: known(7), new: known(8) }),
+            entry(Step::Away { old: known(9) }),
+            entry(Step::Mode { inode: 10, from: 0o755, to: 0o500 }),
         ];
         let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
         assert_eq!(decode(&two), second);

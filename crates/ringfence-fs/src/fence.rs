@@ -139,6 +139,10 @@ impl Fence {
         Ok(())
     }
 
+    pub(crate) fn mounts(&self) -> &[Arc<Mount>] {
+        &self.mounts
+    }
+
     /// Who resolves paths on the workspace: `openat2` or `cap-std`.
     pub fn backend(&self) -> &'static str {
         self.mounts[0].resolver.name()

@@ -6,7 +6,7 @@
 //!
 //! Not here: which names those are (`sensitive.rs` in the kernel). What nobody came across under such a name is not known.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -154,6 +154,12 @@ impl Known {
     pub(crate) fn is_secret(&self, Identity { id, born }: Identity) -> bool {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         files.get(&id).is_some_and(|seen| seen.born == born && seen.sensitivity.secret)
+    }
+
+    /// The inodes of every file that is known as a secret.
+    pub(crate) fn secret_inodes(&self) -> HashSet<u64> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.iter().filter(|(_, seen)| seen.sensitivity.secret).map(|(id, _)| id.inode).collect()
     }
 
     fn remember(&self, identity: Identity, sensitivity: Sensitivity, keep: Keep) {

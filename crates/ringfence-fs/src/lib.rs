@@ -19,6 +19,7 @@ mod guard;
 mod ignore_rules;
 mod journal;
 mod known;
+mod layer;
 mod locks;
 mod missing;
 mod mount;

@@ -33,6 +33,8 @@ const DEEPEST: usize = 8192;
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     kind: Option<EntryKind>,
+    /// As the directory says. Some file systems tell another one than a look does.
+    pub(crate) inode: u64,
 }
 
 impl Entry {
@@ -271,7 +273,7 @@ pub(crate) fn read_directory(
             Kind::Link => EntryKind::Link,
             _ => EntryKind::Other,
         });
-        entries.push(Entry { name: name.to_vec(), kind });
+        entries.push(Entry { name: name.to_vec(), kind, inode: entry.ino() });
     }
 }
 

@@ -119,6 +119,8 @@ const PROTECTED: &[&str] = &[
     // Git runs hooks, and its config can name programs to run.
     ".git",
     ".gitmodules",
+    // It says which files git gives to the programs that its config names.
+    ".gitattributes",
     ".husky",
     ".pre-commit-config.yaml",
     ".lefthook.yml",
@@ -188,6 +190,10 @@ const PROTECTED: &[&str] = &[
     ".pnpmfile.cjs",
     ".cargo/config.toml",
     ".cargo/config",
+    // Python runs these whenever it starts. Not here: `*.pth`, which model weights and every virtual environment have, and
+    // files that a project has anyway and runs when it is told to, such as `conftest.py`, `Makefile` and `package.json`.
+    "sitecustomize.py",
+    "usercustomize.py",
     // Ours.
     ".ringfence",
     "ringfence.toml",
@@ -282,11 +288,21 @@ mod tests {
             "sub/.git/config",
             ".github/workflows/ci.yml",
             ".vscode/tasks.json",
+            "sub/.gitattributes",
+            "lib/sitecustomize.py",
             "ringfence.toml",
         ] {
             check(path, PROTECTED);
         }
-        for path in [".github/ISSUE_TEMPLATE.md", "git/hooks", ".gitignore", "README.md"] {
+        for path in [
+            ".github/ISSUE_TEMPLATE.md",
+            "git/hooks",
+            ".gitignore",
+            "README.md",
+            "Makefile",
+            "conftest.py",
+            "model.pth",
+        ] {
             check(path, NONE);
         }
     }

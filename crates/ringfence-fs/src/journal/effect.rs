@@ -54,6 +54,13 @@ pub(crate) enum Effect {
     Lost {
         path: String,
     },
+    /// The permissions of a directory are others.
+    Mode {
+        path: String,
+        inode: u64,
+        before: u32,
+        after: u32,
+    },
 }
 
 impl Effect {
@@ -64,6 +71,7 @@ impl Effect {
             | Self::Removed { path, .. }
             | Self::Replaced { path, .. }
             | Self::Appended { path, .. }
+            | Self::Mode { path, .. }
             | Self::Lost { path } => (path, None),
             Self::Moved { from, to, .. } => (from, Some(to)),
         };
@@ -74,7 +82,11 @@ impl Effect {
     pub(crate) fn image(&self) -> Option<(&str, u64)> {
         match self {
             Self::Removed { before, image, .. } | Self::Replaced { before, image, .. } => Some((image, before.cost())),
-            Self::Created { .. } | Self::Moved { .. } | Self::Appended { .. } | Self::Lost { .. } => None,
+            Self::Created { .. }
+            | Self::Moved { .. }
+            | Self::Appended { .. }
+            | Self::Lost { .. }
+            | Self::Mode { .. } => None,
         }
     }
 
@@ -110,6 +122,9 @@ impl Effect {
                 at(path).is_some_and(|found| found.id.inode == after.inode && found.size >= after.size)
             }
             Self::Lost { path: _ } => false,
+            Self::Mode { path, inode, after, .. } => {
+                at(path).is_some_and(|found| found.id.inode == *inode && found.mode == *after)
+            }
         }
     }
 }

@@ -28,7 +28,8 @@ use rustix::fs::{Access, AtFlags, accessat, fstat};
 pub(crate) use self::effect::{Effect, split};
 use self::index::{Change, Line, OnDisk};
 pub(crate) use self::index::{Entry, Journal, Status};
-pub(crate) use self::picture::Source;
+pub(crate) use self::keep::Keep;
+pub(crate) use self::picture::{Source, open_straight};
 pub(crate) use self::reverse::{Doing, Force, Reversal};
 pub(crate) use self::state::{Form, Look, State, cost};
 use crate::known::At;
@@ -198,7 +199,7 @@ impl Mount {
     }
 
     /// Whether so much, as the quota counts it, could be kept for this session once the `freed` changes are taken back.
-    fn can_be_kept(&self, bytes: u64, freed: &[String], cx: &Context<'_>) -> bool {
+    pub(crate) fn can_be_kept(&self, bytes: u64, freed: &[String], cx: &Context<'_>) -> bool {
         let Some(journal) = &self.journal else { return false };
         let session = cx.origin().map_or("", |origin| origin.session.as_str());
         bytes <= cx.limits.undo_session_bytes
@@ -348,7 +349,7 @@ pub(crate) fn image_name(change: &str, index: usize) -> String {
     format!("{change}-{index}")
 }
 
-fn drop_images(mount: &Mount, images: &[String]) {
+pub(crate) fn drop_images(mount: &Mount, images: &[String]) {
     let Some(keep) = mount.keep().filter(|_| !images.is_empty()) else { return };
     let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
     let cx = Context::new(&limits, Pace::Patient, &signal);
@@ -357,7 +358,7 @@ fn drop_images(mount: &Mount, images: &[String]) {
     }
 }
 
-fn unkept() -> ToolError {
+pub(crate) fn unkept() -> ToolError {
     let message = "what is there became too large to be kept, so the change could not be undone; nothing was changed";
     ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about")
 }

@@ -184,7 +184,7 @@ impl Source {
 }
 
 /// A directory below the root, reached through no link.
-pub(super) fn open_straight(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
+pub(crate) fn open_straight(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
     let opened = mount.lookup(&GuestPath::real(path), flags, Pace::Patient).ok()?;
     opened.resolved.is_none().then_some(opened.fd)

@@ -64,6 +64,7 @@ impl Painter<'_> {
             Effect::Moved { from, to, state } => self.move_back(from, to, state),
             Effect::Appended { path, before, after } => self.shorten(path, before, after),
             Effect::Lost { path } => Err(gone(change, &format!("what was at `{path}` was not kept"))),
+            Effect::Mode { path, inode, before, after } => self.permit(path, *inode, [*before, *after]),
         }
     }
 
@@ -246,6 +247,32 @@ impl Painter<'_> {
         })?;
         self.plan.effects.push(Effect::Moved { from: to.to_owned(), to: from.to_owned(), state: now.state });
         self.picture.paint(Stroke::Move { from: here, to: back });
+        Ok(())
+    }
+
+    /// Takes back that a directory got other permissions.
+    fn permit(&mut self, shown: &str, inode: u64, [before, after]: [u32; 2]) -> Result<(), ToolError> {
+        let path = read_back(shown);
+        let now = self.picture.thing(&path, Look::Itself)?;
+        let Some(now) = now.filter(|now| now.state.inode == inode && now.state.mode == after) else {
+            let found = self.picture.thing(&path, Look::Itself)?;
+            let expected = format!("a directory of mode {after:o}");
+            let found = found.map_or_else(|| "nothing".to_owned(), |found| found.state.described());
+            self.plan.conflicts.push(Conflict { path: shown.to_owned(), expected, found });
+            return Ok(());
+        };
+        self.push(Planned {
+            kind: Kind::Mode { from: after, to: before },
+            path,
+            image: String::new(),
+            to: Vec::new(),
+            here: now.which,
+            kept: Which::Known(Known::default()),
+            leaving: None,
+            empty: false,
+            directories: [None; 2],
+        })?;
+        self.plan.effects.push(Effect::Mode { path: shown.to_owned(), inode, before: after, after: before });
         Ok(())
     }
 

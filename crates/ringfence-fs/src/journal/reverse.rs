@@ -23,6 +23,7 @@ use crate::batch_note::{BatchNote, Entry as Noted, Known, Step, is_unsettled};
 use crate::content::read_up_to;
 use crate::fault::{fault, unsynced};
 use crate::known::At;
+use crate::layer::permit_directory;
 use crate::locks::TreeHeld;
 use crate::mount::{Durability, Mount, look, rename_onto_nothing};
 use crate::name::show;
@@ -95,6 +96,11 @@ pub(super) enum Kind {
     Keep,
     Restore,
     Move,
+    /// A directory gets other permissions.
+    Mode {
+        from: u32,
+        to: u32,
+    },
 }
 
 /// A file that has to be made first: the beginning of another one.
@@ -123,7 +129,7 @@ impl Reversal {
             let here = is_tree.then(|| Source::Disk(path.clone()));
             let mut doing = |verb, path: &[u8], tree| doings.push(Doing { verb, path: show(path), tree });
             match kind {
-                Kind::Swap => doing(Verb::Overwrite, path, None),
+                Kind::Swap | Kind::Mode { .. } => doing(Verb::Overwrite, path, None),
                 Kind::Keep => doing(Verb::Delete, path, here),
                 Kind::Restore => doing(Verb::Create, path, Some(Source::Kept(image.clone(), Vec::new()))),
                 Kind::Move => {
@@ -294,7 +300,11 @@ impl Reversal {
                 after.inode = spare.and_then(|spare| spares.get(spare)).map_or(after.inode, |spare| spare.inode);
                 *image = name_image(change, image);
             }
-            Effect::Created { .. } | Effect::Moved { .. } | Effect::Appended { .. } | Effect::Lost { .. } => {}
+            Effect::Created { .. }
+            | Effect::Moved { .. }
+            | Effect::Appended { .. }
+            | Effect::Lost { .. }
+            | Effect::Mode { .. } => {}
         }
         effect
     }
@@ -331,6 +341,7 @@ impl Planned {
             Kind::Keep => Step::Keep { here: known(self.here) },
             Kind::Restore => Step::Restore { kept: known(self.kept) },
             Kind::Move => Step::Move { here: known(self.here) },
+            Kind::Mode { from, to } => Step::Mode { inode: known(self.here).inode, from, to },
         };
         let (parent, name) = split(&self.path);
         Noted {
@@ -389,6 +400,7 @@ impl Planned {
                 rename_onto_nothing(there, here).map_err(fail)?;
                 Err(changed(&shown))
             }
+            Step::Mode { inode, from, to } => permit_directory(here, inode, [from, to]).map_err(fail),
             _ => Ok(()),
         }
     }

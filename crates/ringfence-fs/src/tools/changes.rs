@@ -222,6 +222,10 @@ fn describe(diff: &mut String, mount: &Mount, effect: &Effect, images: &[Source]
             let _ = writeln!(diff, "{}: what was there was not kept", mount.shown(path));
             return;
         }
+        Effect::Mode { path, before, after, .. } => {
+            let _ = writeln!(diff, "{}: mode {before:o} became {after:o}", mount.shown(path));
+            return;
+        }
         Effect::Created { path, after, .. } => (path, None, Some(after)),
         Effect::Removed { path, before, .. } => (path, Some(before), None),
         Effect::Replaced { path, before, after, .. } | Effect::Appended { path, before, after } => {

@@ -23,22 +23,24 @@ const MOST_SENSITIVE: usize = 100;
 
 /// Everything below a directory.
 #[derive(Debug)]
-pub(super) struct Manifest {
-    pub(super) entries: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Manifest {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
     /// The first entries, by their paths from the directory, as many as a reply lists.
-    pub(super) listed: Vec<Entry>,
+    pub(crate) listed: Vec<Entry>,
     /// A directory that has entries and lets none of them go; empty for the directory itself.
-    pub(super) locked: Option<String>,
+    pub(crate) locked: Option<String>,
     /// Paths that the policy wants to know about, and what is known of each whatever it is called: some of every kind.
-    pub(super) sensitive: Vec<(String, Sensitivity)>,
+    pub(crate) sensitive: Vec<(String, Sensitivity)>,
     /// Another one means that something was added, removed or changed.
-    pub(super) digest: Digest,
+    pub(crate) digest: Digest,
+    /// When the last entry was changed in any way, in nanoseconds since 1970.
+    pub(crate) newest: i128,
 }
 
 impl Manifest {
     /// For the person who is asked.
-    pub(super) fn to_body(&self) -> Body {
+    pub(crate) fn to_body(&self) -> Body {
         let more = self.entries.saturating_sub(self.listed.len() as u64);
         Body::List(List { entries: self.listed.clone(), more })
     }
@@ -46,7 +48,7 @@ impl Manifest {
 
 /// Why the policy wants to know about an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Class {
+pub(crate) struct Class {
     /// What its names say about it: the one that it has, and the one that it is to have.
     names: [Sensitivity; 2],
     /// What the policy says to it, where that is more than it says to the whole.
@@ -55,14 +57,14 @@ pub(super) struct Class {
 
 /// A directory to which something is done, with all that is in it.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(crate) struct Whole {
     touch: Touch,
     /// What the policy says to the directory itself.
     said: (Decision, Assurance),
 }
 
 impl Whole {
-    pub(super) fn new(verb: Verb, place: &Place, cx: &Context<'_>) -> Self {
+    pub(crate) fn new(verb: Verb, place: &Place, cx: &Context<'_>) -> Self {
         let touch = Touch { verb, place: place.clone() };
         let said = cx.judge(&touch).strictness();
         Self { touch, said }
@@ -71,7 +73,7 @@ impl Whole {
 
 impl Class {
     /// What is to be known about `path` below each of these.
-    pub(super) fn of(wholes: &[Whole], path: &str, cx: &Context<'_>) -> Self {
+    pub(crate) fn of(wholes: &[Whole], path: &str, cx: &Context<'_>) -> Self {
         let mut class = Self::default();
         for (Whole { touch: Touch { verb, place }, said: of_whole }, name) in wholes.iter().zip(&mut class.names) {
             *name = sensitive_below(place, path);
@@ -83,7 +85,7 @@ impl Class {
 }
 
 /// Looks at everything below `start`. Something mounted in there is an error: it can neither go nor move along.
-pub(super) fn survey(
+pub(crate) fn survey(
     mount: &Mount,
     start: OwnedFd,
     shown: &str,
@@ -97,6 +99,7 @@ pub(super) fn survey(
         locked: None,
         sensitive: Vec::new(),
         digest: Digest::of(b""),
+        newest: 0,
     };
     let mut hasher = Hasher::default();
     let mut left = cx.limits.list_bytes;
@@ -117,6 +120,7 @@ pub(super) fn survey(
         let path = walk.path_of(&entry.name);
         // The time of the last change of any kind cannot be set back.
         let Stamp { id, kind, size, modified, changed, .. } = stamp;
+        manifest.newest = manifest.newest.max(changed);
         hasher.update(format!("{}\0{kind:?}\0{size}\0{modified}\0{changed}\0", id.inode).as_bytes());
         hasher.update(&path);
         if manifest.locked.is_none() && closed.last() == Some(&true) {
@@ -170,7 +174,7 @@ fn is_closed(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool, Errn
 }
 
 /// The touches for sensitive entries below `place`.
-pub(super) fn touches_below(place: &Place, paths: &[(String, Sensitivity)], verb: Verb) -> Vec<Touch> {
+pub(crate) fn touches_below(place: &Place, paths: &[(String, Sensitivity)], verb: Verb) -> Vec<Touch> {
     let touch = |(path, known): &(String, Sensitivity)| {
         let place = place.below(path);
         Touch { verb, place: Place { sensitivity: place.sensitivity.or(*known), ..place } }

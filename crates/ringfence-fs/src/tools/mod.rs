@@ -11,7 +11,7 @@ mod exact;
 mod find_files;
 mod get_file_info;
 mod list_directory;
-mod manifest;
+pub(crate) mod manifest;
 mod move_file;
 mod read_file;
 mod search_files;

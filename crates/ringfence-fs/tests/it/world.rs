@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     /// Who is asked, if anybody.
     pub(crate) person: Option<Person>,
+    /// Tools that only a test has.
+    pub(crate) extra: Option<fn(&mut Registry, &Fence)>,
 }
 
 impl Default for Setup {
@@ -53,6 +55,7 @@ impl Setup {
             trace: None,
             workers: 8,
             person: None,
+            extra: None,
         }
     }
 
@@ -73,6 +76,7 @@ pub(crate) struct World {
     pub(crate) host: Host,
     pub(crate) session: Arc<Session>,
     pub(crate) backend: &'static str,
+    pub(crate) fence: Fence,
 }
 
 /// What a call said.
@@ -119,6 +123,9 @@ impl World {
         }
         let mut registry = Registry::new();
         ringfence_fs::register(&mut registry, &fence).unwrap();
+        if let Some(register) = setup.extra {
+            register(&mut registry, &fence);
+        }
         let session = Session {
             id: "test".to_owned(),
             principal: Principal::agent("test"),
@@ -138,7 +145,7 @@ impl World {
             store: Box::new(MemoryStore::default()),
             workers: setup.workers,
         });
-        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend() }
+        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
     /// Opens the workspace once more, as the next process would: what a dead one left is cleaned up.

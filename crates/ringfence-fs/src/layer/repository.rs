@@ -1,0 +1,57 @@
+//! Directories that git takes for a repository, whatever they are called.
+//!
+//! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
+//! `.git` is not known by its name: a program that leaves one would have git run its commands later.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
+
+use super::compare::Item;
+use crate::journal::{open_straight, split};
+use crate::mount::{Mount, look};
+
+/// The workspace as it is going to be, asked about repositories.
+pub(super) struct Repositories<'a> {
+    mount: &'a Mount,
+    /// What is there after the commit, and what is not, by path.
+    items: HashMap<&'a [u8], bool>,
+    known: HashMap<Vec<u8>, bool>,
+}
+
+impl<'a> Repositories<'a> {
+    pub(super) fn new(mount: &'a Mount, items: &'a [Item]) -> Self {
+        let items = items.iter().map(|item| (item.path.as_slice(), item.now.is_some())).collect();
+        Self { mount, items, known: HashMap::new() }
+    }
+
+    /// Whether a path lies in one.
+    pub(super) fn have(&mut self, path: &[u8]) -> bool {
+        let mut directory = split(path).0;
+        while !directory.is_empty() {
+            if self.is_one(directory) {
+                return true;
+            }
+            directory = split(directory).0;
+        }
+        self.is_one(b"")
+    }
+
+    fn is_one(&mut self, directory: &[u8]) -> bool {
+        if let Some(known) = self.known.get(directory) {
+            return *known;
+        }
+        let has = |name: &[u8]| self.has(directory, name);
+        let is_one = has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")));
+        self.known.insert(directory.to_vec(), is_one);
+        is_one
+    }
+
+    fn has(&self, directory: &[u8], name: &[u8]) -> bool {
+        let path = if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
+        if let Some(there) = self.items.get(path.as_slice()) {
+            return *there;
+        }
+        let directory = open_straight(self.mount, directory);
+        directory.is_some_and(|directory| matches!(look(directory.as_fd(), name), Ok(Some(_))))
+    }
+}

@@ -1,0 +1,261 @@
+//! New files, links and directories, made whole in the keep before any of them takes its place.
+//!
+//! Contents are streamed from the layer, and must be those that were compared and perhaps shown. One call puts all of them
+//! on disk, however many there are.
+//!
+//! Not here: taking their places (`step.rs`).
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{Context, ErrorKind, ToolError};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, symlinkat, syncfs};
+use rustix::io::Errno;
+
+use super::compare::{Item, Now, shown};
+use super::upper::{Upper, open_beneath, open_file};
+use crate::again::{fsync, openat};
+use crate::content::read_chunk;
+use crate::digest::{Digest, Hasher};
+use crate::fault::fault;
+use crate::journal::{Keep, Look, State, split};
+use crate::mount::{Mount, look};
+use crate::replace::{Old, copy_attributes, write_all};
+use crate::resolve::CAREFUL;
+use crate::stamp::Stamp;
+
+/// Up to so many are put on disk one by one: nobody then waits for what else the file system has to write.
+pub(super) const FEW: usize = 16;
+
+/// The mode of a directory that can be filled, and moved by whoever owns it.
+const OPEN: u32 = 0o700;
+
+/// Makes things in the keep.
+pub(super) struct Stage<'a> {
+    pub(super) mount: &'a Mount,
+    pub(super) keep: &'a Keep,
+    pub(super) upper: &'a Upper,
+    pub(super) cx: &'a Context<'a>,
+    /// Few things are put on disk one by one, many at once.
+    one_by_one: bool,
+    /// Who owns new things, where we may say so.
+    owner: Option<(Uid, Gid)>,
+    buffer: RefCell<Vec<u8>>,
+    /// The directory of the layer that was read last, and where it is.
+    last: RefCell<Option<(Vec<u8>, OwnedFd)>>,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) stamp: Stamp,
+    pub(super) state: State,
+    /// The mode that a directory gets when it is in its place: with it, its owner could not move it there.
+    pub(super) later: Option<u32>,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(
+        mount: &'a Mount,
+        keep: &'a Keep,
+        (upper, count): (&'a Upper, usize),
+        cx: &'a Context<'a>,
+    ) -> Result<Self, ToolError> {
+        let owner = Stamp::of(&fstat(&mount.root).map_err(|errno| fault(errno, "."))?).owner;
+        let owner = mount.privileged.then(|| (Uid::from_raw(owner.0), Gid::from_raw(owner.1)));
+        let (buffer, last) = (RefCell::new(vec![0; 256 << 10]), RefCell::default());
+        Ok(Self { mount, keep, upper, cx, one_by_one: count <= FEW, owner, buffer, last })
+    }
+
+    /// Makes an item under a name in the keep, with the items that come with it. An old file's owner and attributes are
+    /// kept by the one that replaces it.
+    pub(super) fn make(
+        &self,
+        image: &str,
+        item: &Item,
+        inside: &[Item],
+        old: Option<&Old>,
+    ) -> Result<Option<Staged>, ToolError> {
+        let name = shown(self.mount, &item.path);
+        let fail = |errno| fault(errno, &name);
+        let keep = self.keep.fd();
+        let mut later = None;
+        let digest = match &item.now {
+            None => return Ok(None),
+            Some(Now::File { .. }) => Some(self.make_file((keep, image.as_bytes()), item, old)?),
+            Some(Now::Link { target }) => {
+                self.make_link((keep, image.as_bytes()), target, &name)?;
+                None
+            }
+            Some(Now::Directory { mode }) => {
+                self.make_tree(image, item, inside)?;
+                // Its owner has to be able to write to what they move.
+                later = (mode & 0o200 == 0).then_some(*mode);
+                None
+            }
+        };
+        let stamp = look(keep, image.as_bytes()).map_err(fail)?.ok_or_else(|| fail(Errno::NOENT))?;
+        let state = match digest {
+            Some(digest) => State::of_file(&stamp, Some(digest)),
+            None => {
+                let state = State::at(self.mount, keep, image.as_bytes(), Look::Whole, self.cx)?;
+                state.ok_or_else(|| fail(Errno::NOENT))?
+            }
+        };
+        Ok(Some(Staged { stamp, state, later }))
+    }
+
+    fn make_tree(&self, image: &str, item: &Item, inside: &[Item]) -> Result<(), ToolError> {
+        let top = item.path.len();
+        let at = |path: &[u8]| [image.as_bytes(), &path[top..]].concat();
+        let mut last: Option<(Vec<u8>, OwnedFd)> = None;
+        for item in std::iter::once(item).chain(inside) {
+            self.cx.check()?;
+            let name = shown(self.mount, &item.path);
+            let fail = |errno| fault(errno, &name);
+            let path = at(&item.path);
+            let (above, entry) = split(&path);
+            if last.as_ref().is_none_or(|(path, _)| path != above) {
+                last = Some((above.to_vec(), self.open_kept(above).map_err(fail)?));
+            }
+            let Some((_, directory)) = &last else { return Err(fail(Errno::NOENT)) };
+            let here = (directory.as_fd(), entry);
+            match &item.now {
+                Some(Now::File { .. }) => self.make_file(here, item, None).map(drop)?,
+                Some(Now::Link { target }) => self.make_link(here, target, &name)?,
+                Some(Now::Directory { .. }) => {
+                    mkdirat(here.0, here.1, Mode::from_raw_mode(OPEN)).map_err(fail)?;
+                    if let Some((user, group)) = self.owner {
+                        let directory = self.open_kept(&path).map_err(fail)?;
+                        fchown(&directory, Some(user), Some(group)).map_err(fail)?;
+                    }
+                }
+                None => {}
+            }
+        }
+        // The innermost first: whoever may not enter a directory cannot get past it any more.
+        for item in std::iter::once(item).chain(inside).rev() {
+            let Some(Now::Directory { mode }) = item.now else { continue };
+            let is_top = item.path.len() == top;
+            let mode = if is_top && mode & 0o200 == 0 { mode | OPEN } else { mode };
+            let directory = self.open_kept(&at(&item.path));
+            let permitted = directory.and_then(|directory| {
+                fchmod(&directory, Mode::from_raw_mode(mode))?;
+                if self.one_by_one { fsync(directory) } else { Ok(()) }
+            });
+            permitted.map_err(|errno| fault(errno, &shown(self.mount, &item.path)))?;
+        }
+        Ok(())
+    }
+
+    fn open_kept(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        open_beneath(self.keep.fd(), path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL)
+    }
+
+    fn make_link(
+        &self,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
+        target: &[u8],
+        shown: &str,
+    ) -> Result<(), ToolError> {
+        let fail = |errno| fault(errno, shown);
+        symlinkat(target, directory, name).map_err(fail)?;
+        match self.owner {
+            Some((user, group)) => {
+                chownat(directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn make_file(
+        &self,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
+        item: &Item,
+        old: Option<&Old>,
+    ) -> Result<Digest, ToolError> {
+        let Some(Now::File { seen, digest, mode, .. }) = &item.now else { return Err(fault(Errno::NOENT, "")) };
+        let shown = shown(self.mount, &item.path);
+        let fail = |errno| fault(errno, &shown);
+        let from = self.open_upper(&item.path, seen, &shown)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | CAREFUL;
+        let file = openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        if self.copy(&from, &file, seen.size, &shown)? != *digest {
+            return Err(changed(&shown));
+        }
+        match old {
+            Some(old) => {
+                let (user, group) = old.stamp.owner;
+                let mine = Stamp::of(&fstat(&file).map_err(fail)?);
+                if mine.owner != old.stamp.owner {
+                    fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(fail)?;
+                }
+                copy_attributes(&old.fd, &file).map_err(fail)?;
+            }
+            None => {
+                if let Some((user, group)) = self.owner {
+                    fchown(&file, Some(user), Some(group)).map_err(fail)?;
+                }
+            }
+        }
+        fchmod(&file, Mode::from_raw_mode(*mode)).map_err(fail)?;
+        if self.one_by_one {
+            fsync(&file).map_err(fail)?;
+        }
+        Ok(*digest)
+    }
+
+    fn open_upper(&self, path: &[u8], seen: &Stamp, shown: &str) -> Result<OwnedFd, ToolError> {
+        let (above, name) = split(path);
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(path, _)| path != above) {
+            *last = Some((above.to_vec(), self.upper.open_directory(above).map_err(|errno| fault(errno, shown))?));
+        }
+        let Some((_, directory)) = &*last else { return Err(changed(shown)) };
+        Ok(open_file(directory.as_fd(), name, seen, shown)?.fd)
+    }
+
+    fn copy(&self, from: &OwnedFd, to: &OwnedFd, size: u64, shown: &str) -> Result<Digest, ToolError> {
+        let fail = |errno| fault(errno, shown);
+        let mut buffer = self.buffer.borrow_mut();
+        let mut hasher = Hasher::default();
+        let mut done = 0;
+        while done < size {
+            self.cx.check()?;
+            let wanted = usize::try_from(size - done).unwrap_or(usize::MAX).min(buffer.len());
+            match read_chunk(from.as_fd(), &mut buffer[..wanted], done, self.cx).map_err(fail)? {
+                0 => return Err(changed(shown)),
+                more => {
+                    hasher.update(&buffer[..more]);
+                    write_all(to.as_fd(), &buffer[..more]).map_err(fail)?;
+                    done += more as u64;
+                }
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Puts everything that was made on disk, with the directory that has it.
+    pub(super) fn sync(&self) -> Result<(), ToolError> {
+        let synced = if self.one_by_one { fsync(self.keep.fd()) } else { syncfs(self.keep.fd()) };
+        synced.map_err(|errno| {
+            let code = errno.raw_os_error();
+            let message = format!("the disk did not take what was written (error {code}); nothing was changed");
+            ToolError::new(ErrorKind::Io, message)
+        })
+    }
+}
+
+/// Puts the directories on disk whose entries are others now.
+pub(super) fn sync_directories(keep: &Keep, directories: &[OwnedFd]) -> Result<(), Errno> {
+    if directories.len() > FEW {
+        return syncfs(keep.fd());
+    }
+    directories.iter().try_for_each(fsync)?;
+    fsync(keep.fd())
+}
+
+fn changed(shown: &str) -> ToolError {
+    let message = format!("what the program left as `{shown}` changed after it was looked at; nothing was changed");
+    ToolError::new(ErrorKind::Conflict, message)
+}
