@@ -6,7 +6,7 @@
 //!
 //! Not here: what changed (`compare.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use ringfence_kernel::{Assurance, Context, ErrorKind, Pace, Ticket, ToolError};
@@ -140,14 +140,24 @@ fn prepare(left: &Left, keep: &Keep, ticket: &Ticket<'_>, images: &mut Vec<Strin
         return Err(unkept());
     }
     let stage = Stage::new(mount, keep, (&left.upper, left.items.len()), cx)?;
-    let mut planner =
-        Planner { mount, keep, stage, ticket, kept, images, parents: Parents::new(mount), plan: Plan::default() };
+    let mut planner = Planner {
+        mount,
+        keep,
+        stage,
+        ticket,
+        kept,
+        images,
+        opened: HashSet::new(),
+        parents: Parents::new(mount),
+        plan: Plan::default(),
+    };
     let tops: Vec<(&Item, &[Item])> = tops(&left.items).collect();
     let opens = |mode: u32| mode & 0o300 == 0o300;
     // What is to be written to is opened first, and closed last.
     for (item, _) in &tops {
         if let Some(mode) = item.directory_mode().filter(|mode| opens(*mode)) {
             planner.permit(item, mode)?;
+            planner.opened.insert(item.path.clone());
         }
     }
     for (item, _) in tops.iter().filter(|(item, _)| item.now.is_none() || item.changes_kind()) {
@@ -186,6 +196,8 @@ struct Planner<'a> {
     /// Whether what is displaced is kept.
     kept: bool,
     images: &'a mut Vec<String>,
+    /// Directories that can be written to when their turn comes.
+    opened: HashSet<Vec<u8>>,
     parents: Parents<'a>,
     plan: Plan,
 }
@@ -196,6 +208,13 @@ impl Planner<'_> {
         let image = image_name(self.ticket.change(), self.images.len());
         self.images.push(image.clone());
         image
+    }
+
+    fn check_writable(&mut self, path: &[u8], shown: &str) -> Result<(), ToolError> {
+        if self.opened.contains(split(path).0) {
+            return Ok(());
+        }
+        check_directory_writable(self.parents.open(path)?, shown)
     }
 
     fn push(&mut self, path: &[u8], step: Step, image: &str, lost: bool, tree: Option<State>) {
@@ -229,8 +248,8 @@ impl Planner<'_> {
         let name = shown(self.mount, &item.path);
         let cx = self.ticket.context();
         let was = item.was.as_ref().ok_or_else(|| meanwhile(&name))?.stamp;
+        self.check_writable(&item.path, &name)?;
         let parent = self.parents.open(&item.path)?;
-        check_directory_writable(parent, &name)?;
         let state = State::at(self.mount, parent, split(&item.path).1, Look::Whole, cx)?;
         let state = state.filter(|state| state.inode == was.id.inode).ok_or_else(|| meanwhile(&name))?;
         let image = self.image();
@@ -247,7 +266,7 @@ impl Planner<'_> {
     /// Makes something new and says how it takes its place. Comes back with the mode that a directory gets later.
     fn put(&mut self, item: &Item, inside: &[Item]) -> Result<Option<Closing>, ToolError> {
         let name = shown(self.mount, &item.path);
-        check_directory_writable(self.parents.open(&item.path)?, &name)?;
+        self.check_writable(&item.path, &name)?;
         let was = item.was.as_ref().filter(|_| !item.changes_kind()).map(|was| was.stamp);
         let old = was.map(|was| self.open_old(item, &was)).transpose()?.flatten();
         let image = self.image();

@@ -103,6 +103,11 @@ impl Layered {
         let upper = world.host_path().join("upper");
         let _ = fs::remove_dir_all(&upper);
         fs::create_dir(&upper).unwrap();
+        Self::again(world, upper)
+    }
+
+    /// The program starts anew, and leaves what it left before.
+    pub(crate) fn again(world: World, upper: PathBuf) -> Self {
         let started = view(&world, &Limits::of(Dialect::Standard)).unwrap().started;
         let started = u64::try_from(started.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
         Self { world, upper, started }
@@ -163,7 +168,7 @@ impl Layered {
     }
 
     /// The keep has nothing of a change that was not made.
-    pub(crate) fn nothing_left_over(&self) {
+    fn nothing_left_over(&self) {
         let kept = kept(&self.world.root);
         assert_eq!(kept, [".gitignore"; 1][..usize::from(!kept.is_empty())]);
     }

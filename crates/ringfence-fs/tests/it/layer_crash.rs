@@ -1,1 +1,211 @@
-//! x
+//! A commit is there or it is not, whenever the process dies and whatever the file system answers.
+//!
+//! This program starts itself again under `strace`, which kills it as it enters a call of the kernel, or lets the call fail.
+//! Every point is tried: the first call of a kind, the second, and so on until the program gets through.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::layer::{Layered, Tree, kept, setup};
+use crate::world::{Home, World};
+
+/// Says to a second process what it is to do.
+const CHILD: &str = "RINGFENCE_LAYER_CHILD";
+
+const KILLED_AT: &[&str] = &[
+    "write",
+    "pwrite64",
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "renameat2",
+    "renameat",
+    "unlinkat",
+    "mkdirat",
+    "symlinkat",
+    "fchmod",
+    "ftruncate",
+    "flock",
+];
+
+const FAILING: &[(&str, &str)] = &[
+    ("write", "ENOSPC"),
+    ("fsync", "EIO"),
+    ("fdatasync", "EIO"),
+    ("syncfs", "EIO"),
+    ("renameat2", "EIO"),
+    ("renameat2", "ENOSPC"),
+    ("mkdirat", "ENOSPC"),
+    ("symlinkat", "EDQUOT"),
+    ("fchmod", "EPERM"),
+    ("fchown", "EPERM"),
+    ("unlinkat", "EIO"),
+];
+
+/// More calls of one kind than a commit makes.
+const MANY: usize = 200;
+
+/// Whether everything is put on disk one by one, or at once.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Few,
+    Many,
+}
+
+/// A commit with every kind of step.
+fn layered(size: Size) -> Layered {
+    let files = [("a", "old"), ("gone", "g"), ("d/x", "x"), ("d/e/y", "y"), ("f", "f"), ("m/x", "x"), ("o/1", "1")];
+    let layered = Layered::new(&files);
+    layered.write("a", "new").whiteout("gone").whiteout("d").write("f/in", "in").write("n/s/t", "t").opaque("o");
+    symlink("a", layered.upper.join("l")).unwrap();
+    let mode = |path: &str, mode| {
+        fs::create_dir_all(layered.upper.join(path)).unwrap();
+        fs::set_permissions(layered.upper.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode("m", 0o700);
+    mode("n", 0o555);
+    if let Size::Many = size {
+        (0..20).for_each(|n| _ = layered.write(&format!("many/{n}"), "many"));
+    }
+    layered
+}
+
+/// What a second process does: one commit.
+#[test]
+fn the_second_process() {
+    let Ok(child) = std::env::var(CHILD) else { return };
+    let asked: Value = serde_json::from_str(&child).unwrap();
+    let home = Path::new(asked["home"].as_str().unwrap()).to_owned();
+    let world = World::at(Home::Theirs(home), setup());
+    let answer = world.call("commit_layer", &asked["arguments"]);
+    println!("SAID {}", answer.text);
+}
+
+/// Makes a commit under `strace`. Comes back with what it said, and whether the point was met at all.
+fn traced(layered: &Layered, call: &str, nth: usize, how: &str) -> (Option<Value>, bool) {
+    let log = layered.world.host_path().join("strace.log");
+    let asked = json!({"home": layered.world.host_path(), "arguments": layered.arguments()});
+    let output = Command::new("strace")
+        .args(["-f", "-o"])
+        .arg(&log)
+        .arg(format!("--trace={call}"))
+        .arg(format!("--inject={call}:{how}:when={nth}"))
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "layer_crash::the_second_process", "--nocapture", "--test-threads=1"])
+        .env(CHILD, asked.to_string())
+        .output()
+        .unwrap();
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let met = log.contains("(INJECTED)") || log.contains("killed by SIGKILL");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said =
+        text.lines().find_map(|line| line.split_once("SAID ").and_then(|(_, said)| serde_json::from_str(said).ok()));
+    (said, met)
+}
+
+fn can_trace() -> bool {
+    let works = Command::new("strace").arg("true").output().is_ok_and(|output| output.status.success());
+    if !works {
+        eprintln!("strace does not work here, so nothing is killed");
+    }
+    works
+}
+
+/// The tree before a commit and after one.
+fn trees(size: Size) -> (Tree, Tree) {
+    let layered = layered(size);
+    let before = layered.tree();
+    layered.committed();
+    (before, layered.tree())
+}
+
+/// Opens the workspace once more. It must be as it was or as it was to be; then the commit can be undone, or be made.
+fn check_whole(layered: Layered, (before, after): &(Tree, Tree), point: &str) -> bool {
+    let arguments = layered.arguments();
+    let upper = layered.upper.clone();
+    let world = layered.world.reopened(setup());
+    let now = crate::layer::tree(&world.root);
+    assert!(now == *before || now == *after, "{point}: neither before nor after: {now:#?}");
+    let changes = world.value("list_changes", &json!({}));
+    let states: Vec<&str> =
+        changes["changes"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    let made = now == *after;
+    assert_eq!(states, if made { vec!["done"] } else { vec![] }, "{point}");
+    if made {
+        world.value("undo", &json!({"change": changes["changes"][0]["change"]}));
+        assert_eq!(crate::layer::tree(&world.root), *before, "{point}: undone");
+        return made;
+    }
+    let left: Vec<String> = kept(&world.root).into_iter().filter(|name| name != ".gitignore").collect();
+    assert!(left.is_empty(), "{point}: {left:?}");
+    // What was renamed back and forth has another time, so this is another run.
+    let again = Layered::again(world, upper);
+    assert_ne!(again.arguments(), arguments);
+    again.committed();
+    assert_eq!(again.tree(), *after, "{point}: made again");
+    made
+}
+
+fn kill_everywhere(size: Size, calls: &[&str]) {
+    let trees = trees(size);
+    let (mut points, mut made) = (0, 0);
+    for call in calls {
+        for nth in 1..MANY {
+            let layered = layered(size);
+            let (said, met) = traced(&layered, call, nth, "signal=SIGKILL");
+            if !met {
+                assert!(said.is_some_and(|said| said["ok"] == true), "{call} {nth}");
+                break;
+            }
+            points += 1;
+            made += usize::from(check_whole(layered, &trees, &format!("killed at {call} {nth}")));
+        }
+    }
+    println!("killed at {points} points, and the commit was made at {made} of them");
+    assert!(points > 0);
+}
+
+#[test]
+fn a_commit_that_is_killed_anywhere_is_made_or_not() {
+    if can_trace() {
+        kill_everywhere(Size::Few, KILLED_AT);
+    }
+}
+
+#[test]
+fn a_commit_of_many_files_that_is_killed_is_made_or_not() {
+    if can_trace() {
+        kill_everywhere(Size::Many, &["syncfs", "renameat2", "fdatasync"]);
+    }
+}
+
+#[test]
+fn a_commit_in_which_a_call_fails_is_made_or_not() {
+    if !can_trace() {
+        return;
+    }
+    for size in [Size::Few, Size::Many] {
+        let trees = trees(size);
+        for (call, errno) in FAILING {
+            for nth in 1..MANY {
+                let layered = layered(size);
+                let (said, met) = traced(&layered, call, nth, &format!("error={errno}"));
+                if !met {
+                    break;
+                }
+                let point = format!("{call} {nth} fails with {errno}");
+                let made = check_whole(layered, &trees, &point);
+                let Some(said) = said else { continue };
+                let unsure = !said["error"]["details"]["committed"].is_null();
+                assert!(said["ok"] == made || unsure, "{point}: {said}");
+            }
+            if matches!(size, Size::Many) && !matches!(*call, "syncfs" | "renameat2") {
+                break;
+            }
+        }
+    }
+}

@@ -68,7 +68,7 @@ impl Setup {
 /// A workspace and a host.
 #[derive(Debug)]
 pub(crate) struct World {
-    directory: tempfile::TempDir,
+    directory: Home,
     /// The workspace.
     pub(crate) root: PathBuf,
     /// A directory beside it, where nothing may ever happen. It has a file `secret` with the word SECRET in it.
@@ -77,6 +77,28 @@ pub(crate) struct World {
     pub(crate) session: Arc<Session>,
     pub(crate) backend: &'static str,
     pub(crate) fence: Fence,
+}
+
+/// Where a world is: a directory that goes with it, or one that somebody else made.
+#[derive(Debug)]
+pub(crate) enum Home {
+    Own(tempfile::TempDir),
+    Theirs(PathBuf),
+}
+
+impl Home {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(directory) => directory.path(),
+            Self::Theirs(path) => path,
+        }
+    }
+}
+
+impl From<tempfile::TempDir> for Home {
+    fn from(directory: tempfile::TempDir) -> Self {
+        Self::Own(directory)
+    }
 }
 
 /// What a call said.
@@ -103,7 +125,8 @@ impl World {
         Self::at(directory.unwrap(), setup)
     }
 
-    pub(crate) fn at(directory: tempfile::TempDir, setup: Setup) -> Self {
+    pub(crate) fn at(directory: impl Into<Home>, setup: Setup) -> Self {
+        let directory = directory.into();
         let (root, outside) = (directory.path().join("ws"), directory.path().join("outside"));
         for made in [&root, &outside] {
             std::fs::create_dir_all(made).unwrap();
