@@ -1,9 +1,9 @@
 //! One question of a session at a time, and none after too many noes.
 //!
-//! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one is
-//! over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do, or
-//! have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked until
-//! a person resumes it, and what needs no question still goes.
+//! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
+//! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,
+//! or have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked
+//! until a person resumes it, and what needs no question still goes.
 //!
 //! Not here: asking itself (`ask.rs`).
 

@@ -22,6 +22,7 @@ use crate::config::{ConfigError, Environment, Flags, Mounted, Settings, load};
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
 use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
+use crate::trust::Offered;
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
 
 const SUCCESS: u8 = 0;
@@ -390,9 +391,9 @@ fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireE
     Ok(wired)
 }
 
-/// Says what came up since the settings were loaded.
+/// Says what the workspace's own file brought up.
 fn warn_of(wired: &Wired) {
-    for warning in &wired.warnings {
+    for warning in wired.offered.iter().filter_map(Offered::warning) {
         complain(&format!("warning: {warning}"));
     }
 }

@@ -1,5 +1,5 @@
-//! What somebody in charge does at the command line: they see and answer requests, resume sessions, take grants back, and
-//! trust a workspace.
+//! What somebody in charge does at the command line: they see and answer requests, resume sessions, take grants back
+//! and trust a workspace.
 //!
 //! Whatever loosens something needs a person at the terminal, or is refused.
 //!
@@ -17,7 +17,8 @@ use crate::config::{Environment, Settings};
 use crate::policy_text;
 use crate::store::SqliteStore;
 use crate::terminal::{Terminal, person};
-use crate::wire::{Offered, Wired};
+use crate::trust::Offered;
+use crate::wire::Wired;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApprovalsCommand {
@@ -140,7 +141,7 @@ pub(crate) fn grants(
 
 /// Lets the rules of the workspace's own file allow what they say, as long as it stays as it is now.
 pub(crate) fn trust(wired: &Wired, environment: &Environment) -> Result<Done, Failure> {
-    let Some(Offered { directory, sha256, rules, trusted }) = &wired.offered else {
+    let Some(Offered { sha256, rules, trusted }) = &wired.offered else {
         return Ok(Done::Refused("the workspace has no ringfence.toml".to_owned()));
     };
     if rules.is_empty() {
@@ -155,7 +156,7 @@ pub(crate) fn trust(wired: &Wired, environment: &Environment) -> Result<Done, Fa
         return Ok(Done::Nothing);
     }
     let store = SqliteStore::new(&wired.settings.state);
-    store.trust(directory, sha256, &person(environment), SystemTime::now())?;
+    store.trust(&wired.directory, sha256, &person(environment), SystemTime::now())?;
     Ok(Done::Print(format!("trusted {sha256}\n")))
 }
 

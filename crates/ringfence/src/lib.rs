@@ -18,4 +18,5 @@ pub mod run;
 pub mod run_log;
 pub mod store;
 pub mod terminal;
+pub mod trust;
 pub mod wire;

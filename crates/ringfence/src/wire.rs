@@ -18,13 +18,13 @@ use ringfence_kernel::{
     Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
     Store as _, StoreLost, ToolError, Word,
 };
-use sha2::{Digest as _, Sha256};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
 use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
 use crate::store::SqliteStore;
+use crate::trust::Offered;
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -40,19 +40,6 @@ pub struct Wired {
     pub directory: String,
     /// What the workspace's own file would allow.
     pub offered: Option<Offered>,
-    /// What the user should know, besides what the settings say.
-    pub warnings: Vec<String>,
-}
-
-/// The rules by which a workspace's own file allows something, which hold only where a person trusts it.
-#[derive(Debug)]
-pub struct Offered {
-    /// Whose file it is.
-    pub directory: String,
-    /// Of the whole file: a changed one is another.
-    pub sha256: String,
-    pub rules: Vec<Rule>,
-    pub trusted: bool,
 }
 
 /// Why a host could not be put together.
@@ -152,28 +139,19 @@ fn wire_for(
     let mut offered = None;
     if let Some(bytes) = fence.read(WORKSPACE_FILE, LONGEST_FILE).map_err(WireError::WorkspaceFile)? {
         let rules = settings.tighten(&bytes)?;
-        let sha256 = hex(&Sha256::digest(&bytes));
-        let trusted = !rules.is_empty() && store.is_trusted(&directory, &sha256)?;
-        offered = Some(Offered { directory: directory.clone(), sha256, rules, trusted });
+        let found = Offered::new(&directory, &bytes, rules, &store)?;
+        settings.trusted_rules = found.holding();
+        offered = Some(found);
         if who == Who::Person {
             settings.tools = Choice::default();
         }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
     }
-    let mut warnings = Vec::new();
-    match &offered {
-        Some(Offered { rules, trusted: true, .. }) => settings.trusted_rules = rules.clone(),
-        Some(Offered { rules, .. }) if !rules.is_empty() => warnings.push(format!(
-            "{} of the rules in the workspace's {WORKSPACE_FILE} allow something, and do not hold: `ringfence policy \
-             trust` shows them",
-            rules.len()
-        )),
-        _ => {}
-    }
-    for (_, rules) in settings.rules().layers() {
-        for rule in rules {
-            check_tools(rule, &registry, settings.dialect)?;
-        }
+    let rules = settings.rules();
+    // What is not trusted yet is checked too: it is shown to whoever might.
+    let would_hold = offered.iter().flat_map(|offered| &offered.rules);
+    for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
+        check_tools(rule, &registry, settings.dialect)?;
     }
     let session = Session {
         // A number of the system would come back in the next container.
@@ -188,7 +166,7 @@ fn wire_for(
         catalog,
         bits: Bits::default(),
     };
-    let policy = GrantedRules::new(settings.rules());
+    let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;
     grants.retain(|grant| grant.is_about(&directories));
     policy.hold_grants(&grants);
@@ -201,7 +179,7 @@ fn wire_for(
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
-    Ok(Wired { host, session: Arc::new(session), settings, directory, offered, warnings })
+    Ok(Wired { host, session: Arc::new(session), settings, directory, offered })
 }
 
 /// The command is the answer.
@@ -244,10 +222,6 @@ fn directories((workspace, others): &(MountSpec, Vec<MountSpec>)) -> BTreeMap<St
 
 fn name_of(mount: &MountSpec) -> String {
     content_id(mount.path.as_os_str().as_encoded_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) -> Result<Fence, WireError> {

@@ -1,0 +1,45 @@
+//! What a workspace's own file allows, and whether a person trusts it to.
+//!
+//! Trust is in one file, by its hash, in one directory: a changed file, or the same one elsewhere, is not trusted. It is
+//! about rules and nothing else; whatever more there is in the file tightens.
+//!
+//! Not here: asking the person (`in_charge.rs`), and how far such a rule reaches (the kernel's `rules.rs`).
+
+use ringfence_kernel::{Rule, StoreLost};
+use sha2::{Digest as _, Sha256};
+
+use crate::config::WORKSPACE_FILE;
+use crate::store::SqliteStore;
+
+/// The rules by which a workspace's own file allows something.
+#[derive(Debug)]
+pub struct Offered {
+    /// Of the whole file.
+    pub sha256: String,
+    pub rules: Vec<Rule>,
+    pub trusted: bool,
+}
+
+impl Offered {
+    pub(crate) fn new(directory: &str, file: &[u8], rules: Vec<Rule>, store: &SqliteStore) -> Result<Self, StoreLost> {
+        let sha256: String = Sha256::digest(file).iter().map(|byte| format!("{byte:02x}")).collect();
+        let trusted = !rules.is_empty() && store.is_trusted(directory, &sha256)?;
+        Ok(Self { sha256, rules, trusted })
+    }
+
+    /// The rules that hold.
+    pub(crate) fn holding(&self) -> Vec<Rule> {
+        if self.trusted { self.rules.clone() } else { Vec::new() }
+    }
+
+    /// What the user should know.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let count = self.rules.len();
+        (count > 0 && !self.trusted).then(|| {
+            format!(
+                "{count} of the rules in the workspace's {WORKSPACE_FILE} allow something, and do not hold: `ringfence \
+                 policy trust` shows them"
+            )
+        })
+    }
+}
