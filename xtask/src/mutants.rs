@@ -42,10 +42,9 @@ pub(crate) fn run() -> bool {
             return false;
         }
     }
-    let tool = if has("nextest") { "nextest" } else { "cargo" };
     let files = FILES.map(|file| format!("crates/ringfence-kernel/src/{file}.rs"));
     let mut command = Command::new("cargo");
-    command.args(["mutants", "--package", "ringfence-kernel", "--test-tool", tool, "--cap-lints", "true"]);
+    command.args(["mutants", "--package", "ringfence-kernel", "--cap-lints", "true"]);
     command.args(["--timeout", LONGEST_TEST, "--output", "target/mutants"]);
     for file in &files {
         command.args(["--file", file]);
@@ -54,8 +53,9 @@ pub(crate) fn run() -> bool {
         crate::say(&format!("left out: {mutant}: {why}"));
         command.args(["--exclude-re", mutant]);
     }
-    // Names of lines in backtraces are of no use here, and take time.
-    match command.env("CARGO_PROFILE_DEV_DEBUG", "false").status() {
+    command.args(["--", "--lib", "--tests"]);
+    // Lines in backtraces are of no use here, and hundreds of cases are for one run and not for hundreds.
+    match command.env("CARGO_PROFILE_DEV_DEBUG", "false").env("PROPTEST_CASES", "64").status() {
         Ok(status) => status.success() || status.code() == Some(TIMED_OUT),
         Err(error) => {
             crate::say(&format!("cargo cannot be run: {error}"));
