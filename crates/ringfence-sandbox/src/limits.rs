@@ -1,0 +1,160 @@
+//! How much of anything one run may have.
+//!
+//! Every number that bounds a run is here with its default. Config may set each; a call may only tighten
+//! (`JailLimits::tightened`).
+//!
+//! Not here: who keeps them. Resource limits hold each process, a cgroup the whole tree, the jail's mounts the disk, and
+//! the one who waits the time and the output.
+
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit};
+use serde::{Deserialize, Serialize};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// No run may be given more time than this.
+pub const LONGEST_WALL: Duration = Duration::from_secs(600);
+
+/// The bounds of one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JailLimits {
+    /// From the start of the command to the end of its last process.
+    pub wall: Duration,
+    /// Time on a processor that each process may use, all its threads together.
+    pub cpu: Duration,
+    /// Memory of all processes together.
+    pub memory_bytes: u64,
+    /// Processes and threads at one time.
+    pub processes: u64,
+    /// Open descriptors of each process.
+    pub open_files: u64,
+    /// Bytes of one file.
+    pub file_bytes: u64,
+    /// Bytes that the run may add to the workspace.
+    pub disk_bytes: u64,
+    /// Bytes in the private `/tmp`.
+    pub tmp_bytes: u64,
+    /// Bytes that are kept of each output stream.
+    pub output_bytes: u64,
+}
+
+impl Default for JailLimits {
+    fn default() -> Self {
+        Self {
+            wall: Duration::from_secs(60),
+            // A compiler on several cores uses more of this in a minute than a minute.
+            cpu: Duration::from_secs(300),
+            memory_bytes: 2 * GIB,
+            processes: 256,
+            open_files: 1024,
+            file_bytes: GIB,
+            disk_bytes: GIB,
+            tmp_bytes: 512 * MIB,
+            output_bytes: 256 * KIB,
+        }
+    }
+}
+
+impl JailLimits {
+    /// The smaller of each bound.
+    #[must_use]
+    pub fn tightened(&self, other: &Self) -> Self {
+        Self {
+            wall: self.wall.min(other.wall).min(LONGEST_WALL),
+            cpu: self.cpu.min(other.cpu),
+            memory_bytes: self.memory_bytes.min(other.memory_bytes),
+            processes: self.processes.min(other.processes),
+            open_files: self.open_files.min(other.open_files),
+            file_bytes: self.file_bytes.min(other.file_bytes),
+            disk_bytes: self.disk_bytes.min(other.disk_bytes),
+            tmp_bytes: self.tmp_bytes.min(other.tmp_bytes),
+            output_bytes: self.output_bytes.min(other.output_bytes),
+        }
+    }
+
+    /// The resource limits to set in the process that asks, none above what it has. Memory is not among them where a
+    /// cgroup keeps it: only there is it what the whole tree uses, and programs map much more than they use.
+    pub(crate) fn rlimits(&self, memory: MemoryKeeper) -> Vec<(Resource, Rlimit)> {
+        let cpu = self.cpu.as_secs().max(1);
+        let mut wanted = vec![
+            // The second in between is for the signal that says why it ends.
+            (Resource::Cpu, cpu, cpu + 1),
+            (Resource::Fsize, self.file_bytes, self.file_bytes),
+            (Resource::Nofile, self.open_files, self.open_files),
+            (Resource::Nproc, self.processes, self.processes),
+            (Resource::Core, 0, 0),
+            (Resource::Memlock, 64 * KIB, 64 * KIB),
+            (Resource::Nice, 0, 0),
+            (Resource::Rtprio, 0, 0),
+        ];
+        if memory == MemoryKeeper::Rlimit {
+            wanted.push((Resource::Data, self.memory_bytes, self.memory_bytes));
+        }
+        wanted.into_iter().map(|(resource, soft, hard)| (resource, lowered(getrlimit(resource), soft, hard))).collect()
+    }
+}
+
+/// Who bounds the memory of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryKeeper {
+    /// A cgroup, all processes together.
+    Cgroup,
+    /// `RLIMIT_DATA`, each process alone. It counts private memory that can be written, so that what is reserved without
+    /// being usable, as the runtimes of Go, Java and Node do by the gigabyte, costs nothing.
+    Rlimit,
+}
+
+/// Nothing stands for no bound.
+fn lowered(now: Rlimit, soft: u64, hard: u64) -> Rlimit {
+    let hard = now.maximum.map_or(hard, |most| most.min(hard));
+    let soft = now.current.map_or(soft, |most| most.min(soft)).min(hard);
+    Rlimit { current: Some(soft), maximum: Some(hard) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::process::{Resource, Rlimit, getrlimit};
+
+    use super::{JailLimits, LONGEST_WALL, MemoryKeeper, lowered};
+
+    #[test]
+    fn tightening_never_loosens() {
+        let mine = JailLimits { processes: 8, ..JailLimits::default() };
+        let other = JailLimits { memory_bytes: 1, wall: Duration::from_secs(3600), ..JailLimits::default() };
+        let both = mine.tightened(&other);
+        assert_eq!((both.processes, both.memory_bytes, both.wall), (8, 1, Duration::from_secs(60)));
+        assert_eq!(both, other.tightened(&mine));
+    }
+
+    #[test]
+    fn no_run_gets_more_than_the_longest_time() {
+        let day = JailLimits { wall: Duration::from_secs(86_400), ..JailLimits::default() };
+        assert_eq!(day.tightened(&day).wall, LONGEST_WALL);
+    }
+
+    #[test]
+    fn a_resource_limit_is_only_lowered() {
+        let now = |current, maximum| Rlimit { current, maximum };
+        assert_eq!(lowered(now(None, None), 5, 6), now(Some(5), Some(6)));
+        assert_eq!(lowered(now(Some(3), Some(100)), 5, 6), now(Some(3), Some(6)));
+        assert_eq!(lowered(now(Some(3), Some(4)), 5, 6), now(Some(3), Some(4)));
+        let most = JailLimits { open_files: u64::MAX, ..JailLimits::default() };
+        for (resource, limit) in most.rlimits(MemoryKeeper::Rlimit) {
+            let now = getrlimit(resource);
+            assert!(now.maximum.is_none_or(|most| limit.maximum.unwrap() <= most), "{resource:?}");
+        }
+    }
+
+    #[test]
+    fn processor_time_ends_with_a_signal_that_says_so() {
+        let limits = JailLimits { cpu: Duration::from_millis(10), ..JailLimits::default() };
+        let found = limits.rlimits(MemoryKeeper::Cgroup);
+        assert!(found.contains(&(Resource::Cpu, Rlimit { current: Some(1), maximum: Some(2) })), "{found:?}");
+        assert!(!found.iter().any(|(resource, _)| *resource == Resource::Data));
+    }
+}
