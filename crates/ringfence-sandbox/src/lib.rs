@@ -7,6 +7,8 @@ mod filter;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod limits;
 mod output;
+#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
+mod ruleset;
 
 pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
