@@ -3,12 +3,19 @@
 //! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
+mod environment;
+#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
+mod etc;
+#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod filter;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod limits;
 mod output;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod ruleset;
+mod toolchains;
 
+pub use environment::EnvironmentError;
 pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
+pub use toolchains::{Toolchain, detect};

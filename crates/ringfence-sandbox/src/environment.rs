@@ -1,0 +1,246 @@
+//! The environment of a run.
+//!
+//! It is made here and nothing of ours is inherited, so that no token of the server's is ever in it. A caller's variables
+//! are laid over it, except those that make loaders and interpreters do something before the caller's code starts: they
+//! could not get out of the jail either, but the run would not be what was asked for.
+//!
+//! Not here: what a tool sets for its language. It comes with the caller's variables.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use crate::etc;
+use crate::toolchains::Toolchain;
+
+/// Inside the jail; made by whoever mounts `/tmp`.
+pub(crate) const HOME: &str = "/tmp/home";
+
+const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+const FIXED: [(&str, &str); 12] = [
+    ("HOME", HOME),
+    ("USER", etc::USER),
+    ("LOGNAME", etc::USER),
+    ("SHELL", "/bin/sh"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+    ("TMPDIR", "/tmp"),
+    // What is compiled on the way is no change of the workspace.
+    ("PYTHONPYCACHEPREFIX", "/tmp/pycache"),
+    ("XDG_CACHE_HOME", "/tmp/cache"),
+    ("npm_config_cache", "/tmp/npm"),
+    ("npm_config_update_notifier", "false"),
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+];
+
+/// The longest string that the kernel takes in an environment, and what we take altogether.
+const LONGEST: usize = 128 << 10;
+const ALTOGETHER: usize = 1 << 20;
+
+/// Names that a caller may not set, and why. A star stands for any ending.
+const REFUSED: [(&str, Why); 31] = [
+    ("LD_*", Why::Loader),
+    ("GLIBC_TUNABLES", Why::Loader),
+    ("GCONV_PATH", Why::Loader),
+    ("BASH_ENV", Why::Startup),
+    ("ENV", Why::Startup),
+    ("BASHOPTS", Why::Startup),
+    ("SHELLOPTS", Why::Startup),
+    ("PYTHONHOME", Why::Startup),
+    ("PYTHONSTARTUP", Why::Startup),
+    ("PYTHONINSPECT", Why::Startup),
+    ("PYTHONPLATLIBDIR", Why::Startup),
+    ("NODE_OPTIONS", Why::Startup),
+    ("PERL5OPT", Why::Startup),
+    ("PERL5DB", Why::Startup),
+    ("RUBYOPT", Why::Startup),
+    ("JAVA_TOOL_OPTIONS", Why::Startup),
+    ("JDK_JAVA_OPTIONS", Why::Startup),
+    ("_JAVA_OPTIONS", Why::Startup),
+    ("LUA_INIT*", Why::Startup),
+    ("GIT_ASKPASS", Why::Starts),
+    ("GIT_CONFIG*", Why::Starts),
+    ("GIT_EDITOR", Why::Starts),
+    ("GIT_EXEC_PATH", Why::Starts),
+    ("GIT_EXTERNAL_DIFF", Why::Starts),
+    ("GIT_PAGER", Why::Starts),
+    ("GIT_PROXY_COMMAND", Why::Starts),
+    ("GIT_SEQUENCE_EDITOR", Why::Starts),
+    ("GIT_SSH*", Why::Starts),
+    ("GIT_TEMPLATE_DIR", Why::Starts),
+    ("RUSTC_WRAPPER", Why::Starts),
+    ("RUSTC_WORKSPACE_WRAPPER", Why::Starts),
+];
+
+/// What a refused variable would do.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    Loader,
+    Startup,
+    Starts,
+}
+
+/// Why a caller's variables are not taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EnvironmentError {
+    #[error("`{0}` is no name for a variable: letters, digits and `_`, not beginning with a digit")]
+    Name(String),
+    #[error("the value of `{0}` has a zero byte in it")]
+    Zero(String),
+    #[error("the value of `{0}` is longer than 128 KiB")]
+    Long(String),
+    #[error("the variables have more than 1 MiB altogether")]
+    Large,
+    #[error("`{0}` cannot be set: it changes which libraries every program loads")]
+    Loader(String),
+    #[error("`{0}` cannot be set: it makes an interpreter do something before the code starts; do it in the code")]
+    Startup(String),
+    #[error("`{0}` cannot be set: it names a program that others start; set it in the code, if it is needed")]
+    Starts(String),
+}
+
+/// All variables of a run, as the kernel takes them.
+pub(crate) fn fixed(
+    caller: &BTreeMap<String, String>,
+    toolchains: &[Toolchain],
+) -> Result<Vec<CString>, EnvironmentError> {
+    let mut all: BTreeMap<&str, String> = FIXED.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    all.insert("PATH", search_path(toolchains));
+    for (name, value) in toolchains.iter().flat_map(|toolchain| &toolchain.env) {
+        all.insert(name, value.clone());
+    }
+    for (name, value) in caller {
+        check(name, value)?;
+        all.insert(name, value.clone());
+    }
+    let strings: Result<Vec<CString>, EnvironmentError> = all
+        .into_iter()
+        .map(|(name, value)| {
+            CString::new(format!("{name}={value}")).map_err(|_| EnvironmentError::Zero(name.to_owned()))
+        })
+        .collect();
+    let strings = strings?;
+    let altogether: usize = strings.iter().map(|string| string.as_bytes_with_nul().len()).sum();
+    if altogether > ALTOGETHER { Err(EnvironmentError::Large) } else { Ok(strings) }
+}
+
+/// Where programs are looked for inside the jail, in this order.
+pub(crate) fn search_directories(toolchains: &[Toolchain]) -> impl Iterator<Item = PathBuf> {
+    let own = toolchains.iter().flat_map(|toolchain| &toolchain.path).cloned();
+    own.chain(SYSTEM_PATH.iter().map(PathBuf::from))
+}
+
+/// A directory that a search path cannot name, because of a colon or because it is not text, is left out.
+fn search_path(toolchains: &[Toolchain]) -> String {
+    let named = |path: &Path| path.to_str().filter(|path| !path.contains(':')).map(str::to_owned);
+    let directories: Vec<String> = search_directories(toolchains).filter_map(|path| named(&path)).collect();
+    directories.join(":")
+}
+
+fn check(name: &str, value: &str) -> Result<(), EnvironmentError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(EnvironmentError::Name(name.escape_debug().take(64).collect()));
+    }
+    if value.contains('\0') {
+        return Err(EnvironmentError::Zero(name.to_owned()));
+    }
+    if name.len() + value.len() + "=\0".len() > LONGEST {
+        return Err(EnvironmentError::Long(name.chars().take(64).collect()));
+    }
+    match REFUSED.iter().find(|(refused, _)| matches(refused, name)) {
+        Some((_, Why::Loader)) => Err(EnvironmentError::Loader(name.to_owned())),
+        Some((_, Why::Startup)) => Err(EnvironmentError::Startup(name.to_owned())),
+        Some((_, Why::Starts)) => Err(EnvironmentError::Starts(name.to_owned())),
+        None => Ok(()),
+    }
+}
+
+fn matches(refused: &str, name: &str) -> bool {
+    refused.strip_suffix('*').map_or(refused == name, |beginning| name.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use super::{EnvironmentError, LONGEST, fixed};
+    use crate::toolchains::Toolchain;
+
+    fn with(name: &str, value: &str) -> Result<Vec<String>, EnvironmentError> {
+        let caller = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let strings = fixed(&caller, &[])?;
+        Ok(strings.into_iter().map(|string| string.into_string().unwrap()).collect())
+    }
+
+    #[track_caller]
+    fn refused(name: &str, value: &str, expected: &str) {
+        assert_eq!(with(name, value).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn nothing_of_ours_is_inherited() {
+        let all = fixed(&BTreeMap::new(), &[]).unwrap();
+        let names: Vec<&str> = all.iter().map(|string| string.to_str().unwrap().split('=').next().unwrap()).collect();
+        assert_eq!(all.len(), super::FIXED.len() + 1);
+        assert!(!names.iter().any(|name| name.starts_with("CARGO")), "{names:?}");
+    }
+
+    #[test]
+    fn the_callers_values_win() {
+        let all = with("LANG", "de_DE.UTF-8").unwrap();
+        assert!(all.contains(&"LANG=de_DE.UTF-8".to_owned()));
+        assert_eq!(all.iter().filter(|string| string.starts_with("LANG=")).count(), 1);
+        assert!(with("EMPTY", "").unwrap().contains(&"EMPTY=".to_owned()));
+    }
+
+    #[test]
+    fn toolchains_come_before_the_system() {
+        let rust = Toolchain {
+            name: "cargo".to_owned(),
+            shown: Vec::new(),
+            path: vec![PathBuf::from("/a:b/bin"), PathBuf::from("/home/me/.cargo/bin")],
+            env: vec![("CARGO_HOME".to_owned(), "/home/me/.cargo".to_owned())],
+        };
+        let all = fixed(&BTreeMap::new(), &[rust]).unwrap();
+        let path = c"PATH=/home/me/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        assert!(all.iter().any(|string| string.as_c_str() == path), "{all:?}");
+        assert!(all.iter().any(|string| string.as_c_str() == c"CARGO_HOME=/home/me/.cargo"));
+    }
+
+    #[test]
+    fn names_are_names() {
+        let words = "is no name for a variable: letters, digits and `_`, not beginning with a digit";
+        refused("", "x", &format!("`` {words}"));
+        refused("1A", "x", &format!("`1A` {words}"));
+        refused("A=B", "x", &format!("`A=B` {words}"));
+        refused("A\nB", "x", &format!("`A\\nB` {words}"));
+        refused("BASH_FUNC_ls%%", "x", &format!("`BASH_FUNC_ls%%` {words}"));
+        assert!(with("_a1", "any\nvalue = ü").is_ok());
+    }
+
+    #[test]
+    fn hooks_are_refused_by_name() {
+        let libraries = "cannot be set: it changes which libraries every program loads";
+        refused("LD_PRELOAD", "/x.so", &format!("`LD_PRELOAD` {libraries}"));
+        refused("LD_LIBRARY_PATH", "/x", &format!("`LD_LIBRARY_PATH` {libraries}"));
+        let before = "cannot be set: it makes an interpreter do something before the code starts; do it in the code";
+        refused("BASH_ENV", "/x", &format!("`BASH_ENV` {before}"));
+        refused("NODE_OPTIONS", "--require x", &format!("`NODE_OPTIONS` {before}"));
+        let starts = "cannot be set: it names a program that others start; set it in the code, if it is needed";
+        refused("GIT_SSH_COMMAND", "x", &format!("`GIT_SSH_COMMAND` {starts}"));
+        for fine in ["LDFLAGS", "ENVIRONMENT", "PYTHONPATH", "GIT_AUTHOR_NAME", "PATH", "RUSTFLAGS"] {
+            assert!(with(fine, "x").is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        refused("A", "x\0", "the value of `A` has a zero byte in it");
+        refused("A", &"x".repeat(LONGEST), "the value of `A` is longer than 128 KiB");
+        let many = (0..9).map(|number| (format!("A{number}"), "x".repeat(LONGEST - 8))).collect();
+        assert_eq!(fixed(&many, &[]), Err(EnvironmentError::Large));
+    }
+}

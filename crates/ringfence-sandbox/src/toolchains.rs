@@ -1,0 +1,245 @@
+//! Programs outside `/usr` that a run needs: compilers and interpreters that people install for themselves.
+//!
+//! Only directories that hold programs and libraries are shown, each at its own path and read-only. Keys and tokens that
+//! lie beside them, such as cargo's credentials, are not among these directories and so never in the jail.
+//!
+//! Not here: where the home directory is. The caller says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// One toolchain, as found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Toolchain {
+    /// For people.
+    pub name: String,
+    /// Files and directories that the jail shows, read-only, at the same path.
+    pub shown: Vec<PathBuf>,
+    /// Directories for the search path. Each is below one that is shown.
+    pub path: Vec<PathBuf>,
+    /// What its programs need to be told.
+    pub env: Vec<(String, String)>,
+}
+
+/// What this machine has, for the user with this home directory.
+pub fn detect(home: &Path) -> Vec<Toolchain> {
+    let found = [cargo(home), rustup(home), pyenv(home), nvm(home), nix(home)];
+    found.into_iter().flatten().chain(optional(Path::new("/opt"))).collect()
+}
+
+/// The proxies and installed programs, and downloaded sources to build from. No network is at hand, so cargo is told to
+/// do without instead of waiting for it.
+fn cargo(home: &Path) -> Option<Toolchain> {
+    let root = home.join(".cargo");
+    let mut shown = directories(&root, &["bin", "registry", "git"]);
+    let path = directories(&root, &["bin"]);
+    shown.extend(["config.toml", "config"].map(|name| root.join(name)).into_iter().filter(|path| has_no_secret(path)));
+    let env = vec![variable("CARGO_HOME", &root)?, ("CARGO_NET_OFFLINE".to_owned(), "true".to_owned())];
+    (!path.is_empty()).then_some(Toolchain { name: "cargo".to_owned(), shown, path, env })
+}
+
+fn rustup(home: &Path) -> Option<Toolchain> {
+    let root = home.join(".rustup");
+    let mut shown = directories(&root, &["toolchains"]);
+    if shown.is_empty() {
+        return None;
+    }
+    shown.extend(Some(root.join("settings.toml")).filter(|path| path.is_file()));
+    Some(Toolchain { name: "rustup".to_owned(), shown, path: Vec::new(), env: vec![variable("RUSTUP_HOME", &root)?] })
+}
+
+/// The chosen versions themselves and not the shims, which are scripts that look for them each time.
+fn pyenv(home: &Path) -> Option<Toolchain> {
+    let root = home.join(".pyenv");
+    let chosen = fs::read_to_string(root.join("version")).ok()?;
+    let versions: Vec<PathBuf> = chosen
+        .split([':', '\n'])
+        .map(str::trim)
+        .filter(|version| is_plain_name(version))
+        .map(|version| root.join("versions").join(version))
+        .filter(|path| path.is_dir())
+        .collect();
+    let path: Vec<PathBuf> = versions.iter().map(|version| version.join("bin")).collect();
+    // A version may be a link to another one beside it.
+    let shown = vec![root.join("versions")];
+    (!path.is_empty()).then_some(Toolchain { name: "pyenv".to_owned(), shown, path, env: Vec::new() })
+}
+
+/// The default version if it can be told, else the newest.
+fn nvm(home: &Path) -> Option<Toolchain> {
+    let root = home.join(".nvm");
+    let wanted = fs::read_to_string(root.join("alias/default")).unwrap_or_default();
+    let wanted = wanted.trim().trim_start_matches('v');
+    let mut versions: Vec<(Vec<u64>, PathBuf)> = entries(&root.join("versions/node"))
+        .into_iter()
+        .filter_map(|path| Some((version_number(path.file_name()?.to_str()?)?, path)))
+        .collect();
+    versions.sort();
+    let wanted: Option<Vec<u64>> = version_number(wanted);
+    let default = wanted.and_then(|wanted| versions.iter().rfind(|(number, _)| number.starts_with(&wanted)));
+    let (_, version) = default.or(versions.last())?;
+    let (shown, path) = (vec![version.clone()], directories(version, &["bin"]));
+    (!path.is_empty()).then_some(Toolchain { name: "nvm".to_owned(), shown, path, env: Vec::new() })
+}
+
+/// The store has no secrets by its own rules: everybody can read all of it. Profiles are links into it.
+fn nix(home: &Path) -> Option<Toolchain> {
+    let store = Path::new("/nix/store");
+    let profiles = [home.join(".nix-profile"), PathBuf::from("/nix/var/nix/profiles/default")];
+    let path = profiles
+        .iter()
+        .filter_map(|profile| fs::canonicalize(profile.join("bin")).ok())
+        .filter(|bin| bin.starts_with(store))
+        .collect();
+    store.is_dir().then(|| Toolchain { name: "nix".to_owned(), shown: vec![store.to_owned()], path, env: Vec::new() })
+}
+
+/// What is below `/opt` and has programs where programs belong.
+fn optional(root: &Path) -> impl Iterator<Item = Toolchain> {
+    entries(root).into_iter().filter_map(|package| {
+        let path = directories(&package, &["bin"]);
+        let name = package.file_name()?.to_str()?.to_owned();
+        (!path.is_empty()).then_some(Toolchain { name, shown: vec![package], path, env: Vec::new() })
+    })
+}
+
+/// Those of these names that are directories.
+fn directories(root: &Path, names: &[&str]) -> Vec<PathBuf> {
+    names.iter().map(|name| root.join(name)).filter(|path| path.is_dir()).collect()
+}
+
+/// Sorted, so that two runs see the same.
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    paths.sort();
+    paths
+}
+
+fn variable(name: &str, path: &Path) -> Option<(String, String)> {
+    Some((name.to_owned(), path.to_str()?.to_owned()))
+}
+
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains('/')
+}
+
+fn version_number(name: &str) -> Option<Vec<u64>> {
+    name.trim_start_matches('v').split('.').map(|part| part.parse().ok()).collect()
+}
+
+/// Cargo's settings say where crates come from, and builds need that; they may also hold tokens. A file with a word of
+/// that kind, or an address with a name in front, is left out.
+fn has_no_secret(settings: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(settings) else { return false };
+    let text = text.to_lowercase();
+    let words = ["token", "secret", "password", "passwd", "credential", "authorization", "auth"];
+    !words.iter().any(|word| text.contains(word)) && !text.lines().any(names_somebody)
+}
+
+fn names_somebody(line: &str) -> bool {
+    line.split("://").skip(1).any(|rest| rest.split('/').next().is_some_and(|host| host.contains('@')))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{Toolchain, detect, optional};
+
+    /// A home directory with these files.
+    fn home(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for (name, contents) in files {
+            let path = home.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, contents).unwrap();
+        }
+        home
+    }
+
+    fn found(home: &Path, name: &str) -> Option<Toolchain> {
+        detect(home).into_iter().find(|toolchain| toolchain.name == name)
+    }
+
+    fn below(home: &Path, paths: &[PathBuf]) -> Vec<String> {
+        paths.iter().map(|path| path.strip_prefix(home).unwrap().display().to_string()).collect()
+    }
+
+    #[test]
+    fn an_empty_home_has_none() {
+        let home = home(&[]);
+        assert!(
+            detect(home.path()).iter().all(|toolchain| !toolchain.shown.iter().any(|p| p.starts_with(home.path())))
+        );
+    }
+
+    #[test]
+    fn cargo_is_shown_without_its_credentials() {
+        let home = home(&[
+            (".cargo/bin/cargo", ""),
+            (".cargo/registry/index/x", ""),
+            (".cargo/credentials.toml", "[registry]\ntoken = \"x\""),
+            (".cargo/credentials", "x"),
+            (".cargo/env", "x"),
+            (".rustup/toolchains/stable/bin/rustc", ""),
+            (".rustup/settings.toml", ""),
+        ]);
+        let cargo = found(home.path(), "cargo").unwrap();
+        assert_eq!(below(home.path(), &cargo.shown), [".cargo/bin", ".cargo/registry"]);
+        assert_eq!(below(home.path(), &cargo.path), [".cargo/bin"]);
+        assert_eq!(cargo.env[0], ("CARGO_HOME".to_owned(), home.path().join(".cargo").display().to_string()));
+        let rustup = found(home.path(), "rustup").unwrap();
+        assert_eq!(below(home.path(), &rustup.shown), [".rustup/toolchains", ".rustup/settings.toml"]);
+    }
+
+    #[test]
+    fn settings_of_cargo_are_shown_only_without_secrets() {
+        let check = |settings: &str, expected: bool| {
+            let home = home(&[(".cargo/bin/cargo", ""), (".cargo/config.toml", settings)]);
+            let shown = found(home.path(), "cargo").unwrap().shown;
+            assert_eq!(shown.contains(&home.path().join(".cargo/config.toml")), expected, "{settings}");
+        };
+        check("[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"https://a/b@c\"", true);
+        check("[registries.mine]\nToken = \"x\"", false);
+        check("[http]\nproxy = \"http://me:x@proxy:80\"", false);
+        check("[registry]\ncredential-provider = \"x\"", false);
+    }
+
+    #[test]
+    fn the_chosen_python_comes_without_shims() {
+        let versions = [(".pyenv/versions/3.12.1/bin/python3", ""), (".pyenv/versions/3.9.0/bin/python3", "")];
+        let chosen = home(&[versions[0], versions[1], (".pyenv/version", "3.12.1\n../../..\nsystem\n")]);
+        let pyenv = found(chosen.path(), "pyenv").unwrap();
+        assert_eq!(below(chosen.path(), &pyenv.path), [".pyenv/versions/3.12.1/bin"]);
+        assert_eq!(below(chosen.path(), &pyenv.shown), [".pyenv/versions"]);
+        assert_eq!(found(home(&versions).path(), "pyenv"), None);
+    }
+
+    #[test]
+    fn the_default_node_or_the_newest_is_taken() {
+        let check = |alias: &str, expected: &str| {
+            let versions =
+                ["v9.1.0", "v18.2.0", "v18.10.0", "v22.0.0"].map(|v| format!(".nvm/versions/node/{v}/bin/node"));
+            let mut files: Vec<(&str, &str)> = versions.iter().map(|file| (file.as_str(), "")).collect();
+            files.push((".nvm/alias/default", alias));
+            let home = home(&files);
+            let nvm = found(home.path(), "nvm").unwrap();
+            assert_eq!(below(home.path(), &nvm.shown), [format!(".nvm/versions/node/{expected}")], "{alias}");
+        };
+        check("18\n", "v18.10.0");
+        check("v18.2.0", "v18.2.0");
+        check("lts/*", "v22.0.0");
+        check("17", "v22.0.0");
+    }
+
+    #[test]
+    fn optional_packages_have_programs() {
+        let opt = home(&[("tool/bin/tool", ""), ("data/file", "")]);
+        let names: Vec<String> = optional(opt.path()).map(|toolchain| toolchain.name).collect();
+        assert_eq!(names, ["tool"]);
+    }
+}
