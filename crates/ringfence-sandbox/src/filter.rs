@@ -248,9 +248,9 @@ const REFUSED_WITH: &[RefusedWith] = &[
     RefusedWith {
         error: libc::EPERM,
         calls: &[
-            (libc::SYS_ioctl, &[Is(1, libc::TIOCSTI as u64)]),
+            (libc::SYS_ioctl, &[Is(1, TIOCSTI)]),
             (libc::SYS_ioctl, &[Is(1, TIOCLINUX)]),
-            (libc::SYS_ioctl, &[Is(1, libc::TIOCCONS as u64)]),
+            (libc::SYS_ioctl, &[Is(1, TIOCCONS)]),
             (libc::SYS_ioctl, &[Is(1, TIOCSETD)]),
         ],
     },
@@ -330,7 +330,10 @@ const TCP: u64 = libc::IPPROTO_TCP as u64;
 const UDP: u64 = libc::IPPROTO_UDP as u64;
 const ICMP: u64 = libc::IPPROTO_ICMP as u64;
 const ICMP6: u64 = libc::IPPROTO_ICMPV6 as u64;
+// The C libraries do not agree on the type of these.
+const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
+const TIOCCONS: u64 = 0x541d;
 const TIOCSETD: u64 = 0x5423;
 const QUERY: u64 = 0xffff_ffff;
 const SETUID: u64 = libc::S_ISUID as u64;

@@ -3,6 +3,8 @@
 //! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
+mod cgroup;
+#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod environment;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod etc;

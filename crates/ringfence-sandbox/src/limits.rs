@@ -25,7 +25,7 @@ pub struct JailLimits {
     pub wall: Duration,
     /// Time on a processor that each process may use, all its threads together.
     pub cpu: Duration,
-    /// Memory of all processes together.
+    /// Memory of all processes together, and of the files they write where those are kept in memory.
     pub memory_bytes: u64,
     /// Processes and threads at one time.
     pub processes: u64,

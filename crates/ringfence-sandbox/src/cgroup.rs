@@ -1,0 +1,613 @@
+//! Bounds on a whole tree of processes: memory and processes, by control groups.
+//!
+//! Version 2 where we sit in a part of the hierarchy that is ours to divide, version 1 for root, else none. Nothing is
+//! left behind: what a run used goes when its `Cgroup` goes, and what a process of ours left that died is removed by the
+//! next one that looks.
+//!
+//! Not here: ending a run in time. The jail's own init does that; `kill` is for what it leaves.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::limits::JailLimits;
+
+/// Our control groups are called so, then by who made them and a number.
+const PREFIX: &str = "ringfence-";
+
+/// Groups of version 1 that wait for the next run. Making and removing one costs more than most runs do.
+const SLOTS: usize = 8;
+
+/// Memory that a group may still have and be used again. What is above is files that somebody keeps.
+const LEFT_OVER: u64 = 1 << 20;
+
+/// The kernel needs a moment after the last process is gone before a group can go.
+const PATIENCE: u32 = 200;
+
+/// Where groups can be made on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroups {
+    place: Option<Arc<Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    kind: Kind,
+    /// Groups of this process begin so.
+    name: String,
+    next: AtomicU64,
+    /// Names of groups that are empty and may be used again.
+    slots: Mutex<Vec<String>>,
+}
+
+/// Which control groups, and the directories that new ones are made in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Two { base: PathBuf },
+    One { memory: PathBuf, pids: PathBuf },
+}
+
+/// Which version keeps the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+impl Cgroups {
+    /// Looks for a place, tries it, and removes what dead processes of ours left there.
+    pub(crate) fn find() -> Self {
+        let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
+        let hierarchies = Hierarchies::read(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        let kinds = [hierarchies.two(), hierarchies.one()];
+        kinds.into_iter().flatten().map(Self::at).find(Self::works).unwrap_or(Self { place: None })
+    }
+
+    fn at(kind: Kind) -> Self {
+        let (process, born) = (std::process::id(), birth(std::process::id()).unwrap_or_default());
+        let name = format!("{PREFIX}{process}-{born}-");
+        Self { place: Some(Arc::new(Place { kind, name, next: AtomicU64::new(0), slots: Mutex::default() })) }
+    }
+
+    fn works(&self) -> bool {
+        let Some(place) = &self.place else { return false };
+        place.sweep();
+        // A group like any other; it is a slot afterwards, or gone.
+        self.make(&JailLimits::default()).is_ok()
+    }
+
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.place.as_ref().map(|place| match place.kind {
+            Kind::One { .. } => Version::One,
+            Kind::Two { .. } => Version::Two,
+        })
+    }
+
+    /// A group with these limits, or nothing where the machine gives none.
+    pub(crate) fn make(&self, limits: &JailLimits) -> io::Result<Option<Cgroup>> {
+        let Some(place) = &self.place else { return Ok(None) };
+        let slot = place.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(name) = slot {
+            // Somebody may have removed it meanwhile.
+            if let Ok(group) = Cgroup::prepare(place, name, limits) {
+                return Ok(Some(group));
+            }
+        }
+        let name = place.create()?;
+        Cgroup::prepare(place, name, limits).map(Some)
+    }
+}
+
+impl Kind {
+    fn bases(&self) -> Vec<&Path> {
+        match self {
+            Self::Two { base } => vec![base],
+            // Both may be one hierarchy.
+            Self::One { memory, pids } if memory == pids => vec![memory],
+            Self::One { memory, pids } => vec![memory, pids],
+        }
+    }
+}
+
+impl Place {
+    /// A new group, of a name that nobody has: another jail may live in this process.
+    fn create(&self) -> io::Result<String> {
+        loop {
+            let name = format!("{}{}", self.name, self.next.fetch_add(1, Ordering::Relaxed));
+            match self.create_all(&name) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => return result.map(|()| name),
+            }
+        }
+    }
+
+    /// In every hierarchy or in none.
+    fn create_all(&self, name: &str) -> io::Result<()> {
+        let mut made: Vec<PathBuf> = Vec::new();
+        for base in self.kind.bases() {
+            if let Err(error) = fs::create_dir(base.join(name)) {
+                made.iter().for_each(|group| drop(fs::remove_dir(group)));
+                return Err(error);
+            }
+            made.push(base.join(name));
+        }
+        Ok(())
+    }
+
+    /// Removes groups whose makers are dead. One that still has processes stays: the kernel sees to that.
+    fn sweep(&self) {
+        for base in self.kind.bases() {
+            for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                if name.to_str().and_then(maker).is_some_and(|(process, born)| birth(process) != Some(born)) {
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        for base in self.kind.bases() {
+            for _ in 0..PATIENCE {
+                match fs::remove_dir(base.join(name)) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let slots = std::mem::take(self.slots.get_mut().unwrap_or_else(PoisonError::into_inner));
+        slots.iter().for_each(|name| self.remove(name));
+    }
+}
+
+/// A process, and when it was born, from the name of a group.
+fn maker(name: &str) -> Option<(u32, u64)> {
+    let mut parts = name.strip_prefix(PREFIX)?.split('-');
+    let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next()?.parse::<u64>().ok()?;
+    parts.next().is_none().then_some(found)
+}
+
+/// In ticks since the machine started. With the number of a process, it is that process and no later one.
+fn birth(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second field may have anything in it, and ends with the last parenthesis. This is the twenty-second.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// One run's group.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    place: Arc<Place>,
+    name: String,
+    doors: Vec<OwnedFd>,
+    /// The counts of what the kernel did to earlier runs in this group.
+    kills: u64,
+    refusals: u64,
+}
+
+impl Cgroup {
+    fn prepare(place: &Arc<Place>, name: String, limits: &JailLimits) -> io::Result<Self> {
+        let mut group = Self { place: Arc::clone(place), name, doors: Vec::new(), kills: 0, refusals: 0 };
+        group.limit(limits)?;
+        for base in place.kind.bases() {
+            let door = base.join(&group.name).join("cgroup.procs");
+            group.doors.push(OpenOptions::new().write(true).open(door)?.into());
+        }
+        (group.kills, group.refusals) = (group.killed(), group.refused());
+        Ok(group)
+    }
+
+    fn limit(&self, limits: &JailLimits) -> io::Result<()> {
+        let memory = limits.memory_bytes.to_string();
+        match &self.place.kind {
+            Kind::Two { base } => {
+                let group = base.join(&self.name);
+                set(&group, "memory.max", &memory)?;
+                set_where_there(&group, "memory.swap.max", "0")?;
+                set_where_there(&group, "memory.oom.group", "1")?;
+                set(&group, "pids.max", &limits.processes.to_string())
+            }
+            Kind::One { memory: base, pids } => {
+                let group = base.join(&self.name);
+                // Memory with swap is never less than memory, on the way to either.
+                set_where_there(&group, "memory.memsw.limit_in_bytes", "-1")?;
+                set(&group, "memory.limit_in_bytes", &memory)?;
+                set_where_there(&group, "memory.memsw.limit_in_bytes", &memory)?;
+                set(&pids.join(&self.name), "pids.max", &limits.processes.to_string())
+            }
+        }
+    }
+
+    /// A process that writes `0` to each of these is in the group, with all that it starts.
+    pub(crate) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.doors.iter().map(AsFd::as_fd)
+    }
+
+    /// Whether the kernel ended a process because the run had no memory left.
+    pub(crate) fn oom_killed(&self) -> bool {
+        self.killed() > self.kills
+    }
+
+    /// Whether a process could not be started because there were too many.
+    pub(crate) fn pids_hit(&self) -> bool {
+        self.refused() > self.refusals
+    }
+
+    /// Ends every process that is in the group.
+    pub(crate) fn kill(&self) {
+        match &self.place.kind {
+            Kind::Two { base } if set(&base.join(&self.name), "cgroup.kill", "1").is_ok() => {}
+            // Processes that start others while we count are there at the next count.
+            _ => (0..PATIENCE).take_while(|_| self.kill_once() > 0).for_each(|_| thread::yield_now()),
+        }
+    }
+
+    fn kill_once(&self) -> usize {
+        let processes = self.processes();
+        for process in &processes {
+            let _ = kill_process(*process, Signal::KILL);
+        }
+        processes.len()
+    }
+
+    fn processes(&self) -> Vec<Pid> {
+        let pids = self.file("pids", "cgroup.procs");
+        pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+    }
+
+    fn killed(&self) -> u64 {
+        match self.place.kind {
+            Kind::Two { .. } => count(&self.file("memory", "memory.events"), "oom_kill"),
+            Kind::One { .. } => count(&self.file("memory", "memory.oom_control"), "oom_kill"),
+        }
+    }
+
+    fn refused(&self) -> u64 {
+        count(&self.file("pids", "pids.events"), "max")
+    }
+
+    /// Empty where it cannot be read.
+    fn file(&self, controller: &str, name: &str) -> String {
+        let base = match &self.place.kind {
+            Kind::Two { base } => base,
+            Kind::One { memory, .. } if controller == "memory" => memory,
+            Kind::One { pids, .. } => pids,
+        };
+        fs::read_to_string(base.join(&self.name).join(name)).unwrap_or_default()
+    }
+
+    /// Whether the next run may have it as if it were new.
+    fn is_reusable(&self) -> bool {
+        let Kind::One { memory, .. } = &self.place.kind else { return false };
+        let group = memory.join(&self.name);
+        let _ = set(&group, "memory.force_empty", "0");
+        let used = self.file("memory", "memory.usage_in_bytes").trim().parse().unwrap_or(u64::MAX);
+        used <= LEFT_OVER && self.processes().is_empty() && !self.doors.is_empty()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        self.kill();
+        if self.is_reusable() {
+            let mut slots = self.place.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            if slots.len() < SLOTS {
+                slots.push(std::mem::take(&mut self.name));
+                return;
+            }
+        }
+        self.place.remove(&self.name);
+    }
+}
+
+fn set(group: &Path, file: &str, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(group.join(file))?.write_all(value.as_bytes())
+}
+
+/// Some kernels are built without.
+fn set_where_there(group: &Path, file: &str, value: &str) -> io::Result<()> {
+    match set(group, file, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// The number after a word, in a file with one word and number a line.
+fn count(text: &str, word: &str) -> u64 {
+    let number = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The directories of this process in each hierarchy that is mounted.
+#[derive(Debug, Default)]
+struct Hierarchies {
+    /// By controller; version 2 has none of that name.
+    own: BTreeMap<String, Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    directory: PathBuf,
+    mount: PathBuf,
+}
+
+impl Hierarchies {
+    /// From `/proc/self/cgroup` and `/proc/self/mountinfo`.
+    fn read(cgroup: &str, mountinfo: &str) -> Self {
+        let mut found = Self::default();
+        for line in cgroup.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            for controller in controllers.split(',') {
+                if let Some(own) = own_directory(mountinfo, controller, path) {
+                    found.own.insert(controller.to_owned(), own);
+                }
+            }
+        }
+        found
+    }
+
+    /// A group of version 2 has either processes or groups with limits in it, and we are in ours. So it is one above us
+    /// that is divided. A plain user who may write there was given it; root may write everywhere, and goes no higher than
+    /// the next.
+    fn two(&self) -> Option<Kind> {
+        let own = self.own.get("")?;
+        let highest = if rustix::process::geteuid().is_root() { 2 } else { usize::MAX };
+        let above = own.directory.ancestors().take_while(|directory| directory.starts_with(&own.mount));
+        let base = above.take(highest).find(|directory| is_divided(directory))?;
+        Some(Kind::Two { base: base.to_owned() })
+    }
+
+    /// Below our own groups, so that what bounds us bounds the run too.
+    fn one(&self) -> Option<Kind> {
+        let own = |controller| self.own.get(controller).map(|own: &Own| own.directory.clone());
+        let (memory, pids) = (own("memory")?, own("pids")?);
+        (is_writable(&memory) && is_writable(&pids)).then_some(Kind::One { memory, pids })
+    }
+}
+
+/// Where a controller's hierarchy is mounted, and our own path in it. In a container the mount may show only a part.
+fn own_directory(mountinfo: &str, controller: &str, path: &str) -> Option<Own> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let (before, after): (Vec<&str>, Vec<&str>) = (before.split(' ').collect(), after.split(' ').collect());
+        let (root, mount) = (*before.get(3)?, PathBuf::from(*before.get(4)?));
+        let is_it = match *after.first()? {
+            "cgroup2" => controller.is_empty(),
+            "cgroup" => !controller.is_empty() && after.get(2)?.split(',').any(|option| option == controller),
+            _ => false,
+        };
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        is_it.then(|| Own { directory: mount.join(below), mount })
+    })
+}
+
+/// Whether groups made here get both controllers.
+fn is_divided(directory: &Path) -> bool {
+    let divided = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+    let has = |controller: &str| divided.split_whitespace().any(|word| word == controller);
+    has("memory") && has("pids") && is_writable(directory) && is_writable(&directory.join("cgroup.procs"))
+}
+
+fn is_writable(path: &Path) -> bool {
+    access(path, Access::WRITE_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Output, Stdio};
+
+    use super::{Cgroup, Cgroups, Hierarchies, Kind, Version, birth, maker};
+    use crate::limits::JailLimits;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Directories of our own at the roots of version 1, where that can be had.
+    struct Base(Kind);
+
+    impl Base {
+        fn new(name: &str) -> Option<Self> {
+            let base = |controller: &str| {
+                let path = PathBuf::from(format!("/sys/fs/cgroup/{controller}/test-{}-{name}", std::process::id()));
+                fs::create_dir(&path).is_ok().then_some(path)
+            };
+            let made = (|| Some(Self(Kind::One { memory: base("memory")?, pids: base("pids")? })))();
+            if made.is_none() {
+                println!("no control groups of version 1 to make here");
+            }
+            made
+        }
+
+        fn groups(&self) -> Vec<PathBuf> {
+            let bases = self.0.bases();
+            let entries = bases.iter().flat_map(|base| fs::read_dir(base).unwrap().flatten());
+            entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.path()).collect()
+        }
+    }
+
+    impl Drop for Base {
+        fn drop(&mut self) {
+            for base in self.0.bases() {
+                let _ = fs::remove_dir(base);
+            }
+        }
+    }
+
+    fn run(group: &Cgroup, script: &str) -> Output {
+        let doors: Vec<i32> = group.doors().map(|door| door.as_raw_fd()).collect();
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).stdin(Stdio::null());
+        // SAFETY: the child only writes a byte to descriptors that are open.
+        unsafe {
+            command.pre_exec(move || {
+                let entered = doors.iter().all(|door| libc::write(*door, c"0".as_ptr().cast(), 1) == 1);
+                if entered { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            });
+        }
+        command.output().unwrap()
+    }
+
+    #[test]
+    fn a_run_that_takes_too_much_memory_is_ended_and_that_is_known() {
+        let Some(base) = Base::new("memory") else { return };
+        let groups = Cgroups::at(base.0.clone());
+        let group = groups.make(&JailLimits { memory_bytes: 48 * MIB, ..JailLimits::default() }).unwrap().unwrap();
+        let ended = run(&group, "print(len(bytearray(8 << 20)))");
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "8388608\n", "{}", String::from_utf8_lossy(&ended.stderr));
+        assert!(!group.oom_killed());
+        assert_eq!(run(&group, "bytearray(b'x') * (200 << 20)").status.signal(), Some(libc::SIGKILL));
+        assert!(group.oom_killed());
+        drop(group);
+        // The next run does not hear of it.
+        let next = groups.make(&JailLimits::default()).unwrap().unwrap();
+        assert!(!next.oom_killed());
+        assert!(run(&next, "bytearray(b'x') * (200 << 20)").status.success());
+        drop((next, groups));
+        assert_eq!(base.groups(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn too_many_processes_are_not_started_and_none_is_left() {
+        let Some(base) = Base::new("pids") else { return };
+        let groups = Cgroups::at(base.0.clone());
+        let group = groups.make(&JailLimits { processes: 8, ..JailLimits::default() }).unwrap().unwrap();
+        let script = "
+import os, signal
+os.close(1); os.close(2)
+count = 1
+try:
+    while count < 40:
+        if os.fork() == 0: os.setsid(); signal.pause()
+        count += 1
+except OSError: os._exit(count)
+os._exit(0)";
+        assert_eq!(run(&group, script).status.code(), Some(8));
+        assert!(group.pids_hit());
+        assert_eq!(group.processes().len(), 7);
+        group.kill();
+        drop((group, groups));
+        assert_eq!(base.groups(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn groups_are_used_again() {
+        let Some(base) = Base::new("slots") else { return };
+        let groups = Cgroups::at(base.0.clone());
+        let make = || groups.make(&JailLimits::default()).unwrap().unwrap();
+        let first = make().name.clone();
+        assert_eq!(make().name, first);
+        let (one, two) = (make(), make());
+        assert_ne!(one.name, two.name);
+        drop((one, two));
+        // A slot that somebody else removed is made anew.
+        base.groups().iter().for_each(|group| fs::remove_dir(group).unwrap());
+        drop(make());
+        drop(groups);
+        assert_eq!(base.groups(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn what_the_dead_left_is_removed() {
+        let Some(base) = Base::new("sweep") else { return };
+        let groups = Cgroups::at(base.0.clone());
+        let living = groups.make(&JailLimits::default()).unwrap().unwrap();
+        let Kind::One { memory, .. } = &base.0 else { return };
+        let ours = std::process::id();
+        for dead in [format!("ringfence-{ours}-1-0"), "ringfence-4194999-5-7".to_owned()] {
+            fs::create_dir(memory.join(dead)).unwrap();
+        }
+        assert!(Cgroups::at(base.0.clone()).works());
+        assert_eq!(base.groups().len(), 2, "{:?}", base.groups());
+        drop((living, groups));
+        assert_eq!(base.groups(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn names_say_who_made_them() {
+        assert_eq!(maker("ringfence-12-345-6"), Some((12, 345)));
+        for other in ["ringfence", "ringfence-12-345", "ringfence-12-345-6-7", "ringfence-a-1-2", "test-12-345-6"] {
+            assert_eq!(maker(other), None, "{other}");
+        }
+        assert!(birth(std::process::id()).is_some_and(|born| born > 0));
+    }
+
+    const MOUNTS: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn our_own_directories_are_found() {
+        let cgroup = "8:pids:/\n4:memory:/docker/abc/x\n2:cpu,cpuacct:/a\n1:devices:/\n0::/user.slice/a:b\n";
+        let found = Hierarchies::read(cgroup, MOUNTS);
+        let own = |name: &str| found.own.get(name).map(|own| own.directory.display().to_string());
+        assert_eq!(own("memory").as_deref(), Some("/sys/fs/cgroup/memory/x"));
+        assert_eq!(own("pids").as_deref(), Some("/sys/fs/cgroup/pids/"));
+        assert_eq!(own("cpuacct").as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct/a"));
+        assert_eq!(own("").as_deref(), Some("/sys/fs/cgroup/unified/user.slice/a:b"));
+        assert_eq!(own("devices"), None);
+        // Above what the mount shows.
+        assert!(!Hierarchies::read("4:memory:/elsewhere\n", MOUNTS).own.contains_key("memory"));
+    }
+
+    #[test]
+    fn version_two_is_taken_where_it_is_divided() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path();
+        let mounts = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
+        let divide = |path: &str, controllers: &str| {
+            let path = mount.join(path);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("cgroup.subtree_control"), controllers).unwrap();
+            fs::write(path.join("cgroup.procs"), "").unwrap();
+        };
+        let found = || Hierarchies::read("0::/app.slice/run.scope\n", &mounts).two();
+        divide("app.slice/run.scope", "");
+        divide("app.slice", "cpu pids\n");
+        assert_eq!(found(), None);
+        divide("app.slice", "cpu memory pids\n");
+        assert_eq!(found(), Some(Kind::Two { base: mount.join("app.slice") }));
+    }
+
+    #[test]
+    fn looking_leaves_nothing() {
+        let groups = Cgroups::find();
+        println!("{:?}", groups.version());
+        let place = groups.place.clone();
+        let bases: Vec<PathBuf> =
+            place.iter().flat_map(|place| place.kind.bases().into_iter().map(Path::to_owned)).collect();
+        if groups.version() == Some(Version::Two) {
+            assert!(groups.make(&JailLimits::default()).unwrap().is_some());
+        }
+        let name = place.as_ref().map(|place| place.name.clone()).unwrap_or_default();
+        drop((place, groups));
+        for base in bases {
+            let left = fs::read_dir(base).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+            assert_eq!(left.filter(|group| group.starts_with(&name)).collect::<Vec<_>>(), Vec::<String>::new());
+        }
+    }
+}
