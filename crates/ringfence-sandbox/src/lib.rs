@@ -8,7 +8,6 @@ mod cgroup;
 mod environment;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod etc;
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod filter;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod limits;
@@ -16,8 +15,10 @@ mod output;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod ruleset;
 mod toolchains;
+mod walls;
 
 pub use environment::EnvironmentError;
 pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
 pub use toolchains::{Toolchain, detect};
+pub use walls::{Standing, Wall, probe, probe_main};
