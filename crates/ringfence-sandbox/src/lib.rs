@@ -4,6 +4,7 @@
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod cgroup;
+mod denied;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod environment;
 #[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
@@ -17,6 +18,7 @@ mod ruleset;
 mod toolchains;
 mod walls;
 
+pub use denied::{Barrier, Denied, WRITABLE, explain};
 pub use environment::EnvironmentError;
 pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
