@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod claim;
+mod denied;
 mod environment;
 mod etc;
 mod filter;
@@ -23,6 +24,7 @@ mod sys;
 mod toolchains;
 mod walls;
 
+pub use denied::{Barrier, Denied, WRITABLE, explain};
 pub use environment::EnvironmentError;
 pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 pub use limits::{JailLimits, LONGEST_WALL};

@@ -1,0 +1,219 @@
+//! What a wall refused, in words.
+//!
+//! Programs say "Permission denied" and leave the reader to guess. Where what a program printed makes it sure which wall
+//! was meant, this says so, and what can be done instead. Where it does not, it says nothing: a wrong hint is worse than
+//! none.
+//!
+//! Not here: knowing what was really refused. A program can print these words without any wall.
+
+use serde::Serialize;
+
+/// What a run may write to.
+pub const WRITABLE: [&str; 2] = ["/workspace", "/tmp"];
+
+/// A refusal, explained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Denied {
+    /// What was in the way.
+    pub wall: Barrier,
+    /// For the reader.
+    pub message: String,
+    /// Where it would have been allowed.
+    pub writable: [&'static str; 2],
+}
+
+/// Kinds of refusals that can be told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Barrier {
+    /// A write outside what is writable.
+    Files,
+    /// There is no network.
+    Network,
+    /// The workspace's layer or `/tmp` is full.
+    Space,
+    /// A system call that is refused.
+    Kernel,
+}
+
+/// Looks at what a program printed as errors, the last lines first: they say why it ended.
+pub fn explain(stderr: &str) -> Option<Denied> {
+    let (wall, message) = stderr.lines().rev().find_map(explain_line)?;
+    Some(Denied { wall, message, writable: WRITABLE })
+}
+
+fn explain_line(line: &str) -> Option<(Barrier, String)> {
+    let lower = line.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    if says(&["read-only file system", "erofs"]) {
+        return Some((Barrier::Files, not_writable(path_in(line))));
+    }
+    if says(&["no space left on device", "enospc"]) {
+        let message = "the run has used up the space it may write; it can have more by its limits, or needs less";
+        return Some((Barrier::Space, message.to_owned()));
+    }
+    if says(&["file too large", "efbig"]) {
+        return Some((Barrier::Space, "a file is larger than the run's limits allow".to_owned()));
+    }
+    if says(NO_NETWORK) {
+        let message = "the run has no network; what it needs must be in the workspace or among the toolchains";
+        return Some((Barrier::Network, message.to_owned()));
+    }
+    if says(&["permission denied", "operation not permitted", "eacces", "eperm"]) {
+        return refused(line, &lower);
+    }
+    None
+}
+
+/// Said only by programs that reach for other hosts. A refused connection is not among these: that is a server on the
+/// run's own loopback that is not there.
+const NO_NETWORK: &[&str] = &[
+    "network is unreachable",
+    "temporary failure in name resolution",
+    "could not resolve host",
+    "name or service not known",
+    "enetunreach",
+    "eai_again",
+    "getaddrinfo enotfound",
+];
+
+/// These words have many reasons. Only a path that a run can never write to, or a program that only ever does what the
+/// kernel is not asked for here, leaves one.
+fn refused(line: &str, lower: &str) -> Option<(Barrier, String)> {
+    if let Some(path) = path_in(line).filter(|path| is_outside(path)) {
+        return Some((Barrier::Files, not_writable(Some(path))));
+    }
+    let has = |word: &str| lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word);
+    let call = CALLS.iter().find(|call| has(call))?;
+    Some((Barrier::Kernel, format!("`{call}` is not available to a run: its processes have no privileges")))
+}
+
+/// Programs and calls that need what no run has.
+const CALLS: [&str; 11] = [
+    "mount",
+    "umount",
+    "unshare",
+    "ptrace",
+    "strace",
+    "chroot",
+    "setns",
+    "pivot_root",
+    "sudo",
+    "perf_event_open",
+    "bpf",
+];
+
+fn not_writable(path: Option<&str>) -> String {
+    let what = path.map_or_else(|| "that place".to_owned(), |path| format!("`{path}`"));
+    format!("{what} cannot be written by a run; write below `/workspace` or `/tmp`")
+}
+
+/// The last absolute path of a line, without what surrounds it. The first is often the program's own.
+fn path_in(line: &str) -> Option<&str> {
+    let ends = |c: char| {
+        c.is_whitespace() || c.is_control() || matches!(c, '\'' | '"' | '`' | '‘' | '’' | ':' | ',' | ')' | ';')
+    };
+    let starts = line.char_indices().filter(|(at, c)| {
+        *c == '/' && line[..*at].chars().next_back().is_none_or(|before| ends(before) || matches!(before, '(' | '='))
+    });
+    let mut paths = starts.map(|(at, _)| &line[at..]).map(|rest| rest.split(ends).next().unwrap_or_default());
+    paths.rfind(|path| (2..200).contains(&path.len()))
+}
+
+/// Whether a path is one that the jail shows and nobody in it can write. A path with `..` could lead anywhere.
+fn is_outside(path: &str) -> bool {
+    const SYSTEM: [&str; 14] = [
+        "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/nix", "/mnt", "/proc", "/sys", "/boot", "/var",
+        "/run",
+    ];
+    let below = |place: &str| path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    !path.split('/').any(|part| part == "..") && SYSTEM.iter().any(|place| below(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Barrier, explain};
+
+    #[track_caller]
+    fn check(stderr: &str, expected: Option<(Barrier, &str)>) {
+        let found = explain(stderr);
+        let found = found.as_ref().map(|denied| (denied.wall, denied.message.as_str()));
+        assert_eq!(found, expected, "{stderr}");
+    }
+
+    const NO_NETWORK: Option<(Barrier, &str)> = Some((
+        Barrier::Network,
+        "the run has no network; what it needs must be in the workspace or among the toolchains",
+    ));
+
+    #[test]
+    fn a_write_outside_is_explained() {
+        let usr = Some((Barrier::Files, "`/usr/x` cannot be written by a run; write below `/workspace` or `/tmp`"));
+        check("touch: cannot touch '/usr/x': Read-only file system", usr);
+        check("touch: cannot touch ‘/usr/x’: Permission denied", usr);
+        check("bash: line 1: /usr/x: Read-only file system", usr);
+        check(
+            "Traceback (most recent call last):\n  File \"/run/ringfence/main.py\", line 1, in <module>\nPermissionError: [Errno 13] Permission denied: '/usr/x'\n",
+            usr,
+        );
+        check("OSError: [Errno 30] Read-only file system: '/usr/x'", usr);
+        check("Error: EROFS: read-only file system, open '/usr/x'", usr);
+        check(
+            "error: Read-only file system (os error 30)",
+            Some((Barrier::Files, "that place cannot be written by a run; write below `/workspace` or `/tmp`")),
+        );
+    }
+
+    #[test]
+    fn the_network_is_explained() {
+        check("curl: (6) Could not resolve host: example.org", NO_NETWORK);
+        check("socket.gaierror: [Errno -3] Temporary failure in name resolution", NO_NETWORK);
+        check("ping: connect: Network is unreachable", NO_NETWORK);
+        check("npm error code EAI_AGAIN", NO_NETWORK);
+        check("ConnectionRefusedError: [Errno 111] Connection refused", None);
+    }
+
+    #[test]
+    fn space_is_explained() {
+        let full = "the run has used up the space it may write; it can have more by its limits, or needs less";
+        check("dd: error writing 'x': No space left on device", Some((Barrier::Space, full)));
+    }
+
+    #[test]
+    fn calls_are_explained() {
+        let message = "`unshare` is not available to a run: its processes have no privileges";
+        check("unshare: unshare failed: Operation not permitted", Some((Barrier::Kernel, message)));
+    }
+
+    #[test]
+    fn what_is_not_sure_is_not_explained() {
+        for unsure in [
+            "",
+            "error: something else",
+            "cat: /workspace/secret: Permission denied",
+            "bash: ./script.sh: Permission denied",
+            "cat: /usr/../workspace/x: Permission denied",
+            "PermissionError: [Errno 1] Operation not permitted",
+            "/usrx: Permission denied",
+            "the amount: Permission denied",
+        ] {
+            check(unsure, None);
+        }
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        check("touch: '/usr/x': Read-only file system\ncurl: (6) Could not resolve host: a\nbye", NO_NETWORK);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_can_be_looked_at(text in "(\\PC|/|\n|permission denied|read-only file system|'){0,80}") {
+            if let Some(denied) = explain(&text) {
+                prop_assert!(denied.message.lines().count() == 1 && denied.message.len() < 400);
+            }
+        }
+    }
+}
