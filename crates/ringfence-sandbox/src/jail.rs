@@ -83,7 +83,8 @@ pub(crate) struct Map {
     pub(crate) outside: Identity,
 }
 
-/// A process in namespaces of its own, with its user mapped when this returns there.
+/// A process in namespaces of its own, with its user mapped when this returns there. The new process may still be looked
+/// into, by the spawner among others; whoever means to stay sees to that.
 pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Trouble> {
     let failed = || Step::Namespaces.failed::<Errno>();
     let (ours, theirs) = sys::message_pair().map_err(failed())?;
@@ -99,7 +100,6 @@ pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Tr
             drop(ours);
             // Nothing comes where the parent failed, or died.
             let go = sys::receive(theirs.as_fd(), &mut [0; 1]).is_ok_and(|(bytes, _)| !bytes.is_empty());
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed())?;
             if go { Ok(Side::Child) } else { sys::leave() }
         }
         Side::Parent(child) => {

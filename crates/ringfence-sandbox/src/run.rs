@@ -23,6 +23,9 @@ use crate::walls::Wall;
 /// How often the watch is asked whether to stop.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
+/// How often the cgroup is asked whether memory was short.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// A run that prints more than this many times what is kept of it is ended.
 const FLOOD: u64 = 16;
 /// At least this much may always be printed.
@@ -45,6 +48,9 @@ const ALWAYS: [Wall; 9] = [
 pub(crate) struct Run<'a> {
     job: &'a Job<'a>,
     watch: &'a dyn Watch,
+    cgroup: Option<Cgroup>,
+    /// When the cgroup was last asked.
+    looked: Instant,
     began: Instant,
     streams: [Tap; 2],
     reply: OwnedFd,
@@ -77,6 +83,7 @@ impl<'a> Run<'a> {
     pub(crate) fn begin(
         job: &'a Job<'a>,
         watch: &'a dyn Watch,
+        cgroup: Option<Cgroup>,
         [output, errors]: [OwnedFd; 2],
         reply: OwnedFd,
     ) -> Result<Self, Failure> {
@@ -86,16 +93,17 @@ impl<'a> Run<'a> {
         };
         let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
-        Ok(Self { job, watch, began, streams, reply, jail: None, upper: None, walls, killed: None })
+        let looked = began;
+        Ok(Self { job, watch, cgroup, looked, began, streams, reply, jail: None, upper: None, walls, killed: None })
     }
 
     /// Follows it to its end.
-    pub(crate) fn finish(mut self, cgroup: Option<Cgroup>) -> Result<Ended, Failure> {
+    pub(crate) fn finish(mut self) -> Result<Ended, Failure> {
         let end = self.follow()?;
         self.drain();
         let duration = self.began.elapsed();
-        let out_of_memory = cgroup.as_ref().is_some_and(Cgroup::oom_killed);
-        if cgroup.is_some() && !self.walls.is_empty() {
+        let out_of_memory = self.cgroup.as_ref().is_some_and(Cgroup::oom_killed);
+        if self.cgroup.is_some() && !self.walls.is_empty() {
             self.walls.push(Wall::Cgroup);
         }
         let (status, memory) = match end {
@@ -153,6 +161,8 @@ impl<'a> Run<'a> {
                 Some(EndedBy::Cancelled)
             } else if self.began.elapsed() >= self.job.limits.wall {
                 Some(EndedBy::Timeout)
+            } else if self.is_out_of_memory() {
+                Some(EndedBy::Memory)
             } else if self.streams.iter().any(|tap| tap.kept.total() > flood) {
                 Some(EndedBy::Output)
             } else {
@@ -163,6 +173,13 @@ impl<'a> Run<'a> {
         if let (Some(_), Some(jail)) = (self.killed, &self.jail) {
             let _ = pidfd_send_signal(jail, Signal::KILL);
         }
+    }
+
+    /// Some kernels end one process only where memory is short. The rest would wait for it in vain.
+    fn is_out_of_memory(&mut self) -> bool {
+        let Some(cgroup) = self.cgroup.as_ref().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
+        self.looked = Instant::now();
+        cgroup.oom_killed()
     }
 
     /// One message, if there is one.

@@ -129,12 +129,12 @@ impl Sandbox {
         if descriptors.len() > sys::MOST_DESCRIPTORS {
             return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
         }
-        let run = Run::begin(job, watch, [output, errors], reply)?;
+
         spawner.send(&Request::Run { identity }, &descriptors)?;
         // From here on only the jail holds the other ends.
         drop(descriptors);
         drop((their_reply, their_output, their_errors, shown, text));
-        run.finish(cgroup)
+        Run::begin(job, watch, cgroup, [output, errors], reply)?.finish()
     }
 
     /// What the spawner is told, the descriptors of the view, and who the program is.
