@@ -11,7 +11,7 @@ use ringfence_sandbox::{Failure, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-use crate::world::{Seen, World, everyone};
+use crate::world::{Seen, World, everyone, everyone_alone, is_told};
 
 #[test]
 fn there_is_no_network_but_loopback() {
@@ -44,8 +44,8 @@ fn a_program_is_nobody_and_can_become_nobody_else() {
             .bash("cat /proc/1/environ; ls /proc/1/fd; readlink /proc/1/exe; unshare -U true; kill -9 1; echo alive");
         assert_eq!(ended.stdout.text(), "alive\n", "{}", ended.stderr.text());
         // Whom the host sees is not root.
+        let watch = Outside::default();
         let sleeper = thread::scope(|scope| {
-            let watch = Outside::default();
             let run = scope.spawn(|| world.run(&["bash", "-c", "exec -a jailed-sleeper-1 sleep 1000"], "", &watch));
             let pid = find("jailed-sleeper-1");
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -60,7 +60,7 @@ fn a_program_is_nobody_and_can_become_nobody_else() {
 
 #[test]
 fn everything_dies_with_the_server() {
-    if std::env::args().any(|argument| argument == "as-server") {
+    if is_told("as-server") {
         let world = World::new();
         let _ = world.run(&["bash", "-c", "echo up; exec -a jailed-sleeper-2 sleep 1000"], "", &Outside::default());
         return;
@@ -115,7 +115,7 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
 
 #[test]
 fn many_runs_leave_nothing() {
-    everyone("lives::many_runs_leave_nothing", || {
+    everyone_alone("lives::many_runs_leave_nothing", || {
         let world = World::new();
         world.says("true");
         let spawner = children(spawner_of(getpid(), &world))[0];
@@ -177,9 +177,9 @@ fn children(of: u32) -> Vec<u32> {
 fn spawner_of(us: Pid, world: &World) -> u32 {
     let name = format!("jailed-mark-{}", world.path().file_name().unwrap().to_str().unwrap().replace('.', ""));
     let watch = Outside::default();
+    let command = format!("exec -a {name} sleep 1000");
+    let argv = ["bash", "-c", &command];
     thread::scope(|scope| {
-        let command = format!("exec -a {name} sleep 1000");
-        let argv = ["bash", "-c", &command];
         let run = scope.spawn(|| world.run(&argv, "", &watch));
         let mut pid = find(&name);
         let all = processes();

@@ -26,18 +26,44 @@ const PLAIN: u32 = 60_601;
 pub(crate) fn everyone(name: &str, test: impl FnOnce()) {
     test();
     if geteuid().is_root() {
-        let stage = tempfile::tempdir().unwrap();
-        fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // Where the build lies, a plain user may not be.
-        let binary = stage.path().join("it");
-        fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_ringfence-jail"), stage.path().join("ringfence-jail")).unwrap();
-        let mut command = Command::new(binary);
-        command.args([name, "--exact", "--nocapture"]).uid(PLAIN).gid(PLAIN).current_dir("/");
-        let ended = command.output().unwrap();
-        let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success() && printed.contains("1 passed"), "as a plain user:\n{printed}");
+        again(name, PLAIN);
     }
+}
+
+/// The same for a test that looks at its own process: nothing else runs in that.
+pub(crate) fn everyone_alone(name: &str, test: impl FnOnce()) {
+    if is_told(ALONE) {
+        return test();
+    }
+    again(name, geteuid().as_raw());
+    if geteuid().is_root() {
+        again(name, PLAIN);
+    }
+}
+
+/// Whether this process was started with that word.
+pub(crate) fn is_told(word: &str) -> bool {
+    std::env::args().any(|argument| argument == word)
+}
+
+const ALONE: &str = "alone";
+
+/// Runs one test in a process of its own, as that user.
+fn again(name: &str, user: u32) {
+    let stage = tempfile::tempdir().unwrap();
+    fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Where the build lies, a plain user may not be.
+    let binary = stage.path().join("it");
+    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
+    let mut command = Command::new(binary);
+    command.args([name, "--exact", "--nocapture", ALONE]).current_dir("/");
+    if geteuid().is_root() {
+        command.uid(user).gid(user);
+    }
+    let ended = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && printed.contains("1 passed"), "as user {user}:\n{printed}");
 }
 
 /// The binary that is the spawner, beside us or where it was built.
