@@ -2,25 +2,36 @@
 //!
 //! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod cgroup;
+mod claim;
 mod denied;
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod environment;
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod etc;
 mod filter;
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
+mod init;
+mod jail;
+mod job;
 mod limits;
+mod lockdown;
+mod message;
+mod mounts;
 mod output;
-#[cfg_attr(not(test), expect(dead_code, reason = "the jail comes next"))]
 mod ruleset;
+mod run;
+mod run_code;
+mod sandbox;
+mod spawner;
+mod sys;
 mod toolchains;
 mod walls;
 
 pub use denied::{Barrier, Denied, WRITABLE, explain};
 pub use environment::EnvironmentError;
+pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
+pub use run_code::{Jail, register};
+pub use sandbox::{Sandbox, Settings};
+pub use spawner::spawner_main;
 pub use toolchains::{Toolchain, detect};
 pub use walls::{Standing, Wall, probe, probe_main};

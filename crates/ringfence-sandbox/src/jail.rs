@@ -1,0 +1,196 @@
+//! One jail: its namespaces, and its root with everything that is its own.
+//!
+//! A jail is built before anybody knows what will run in it, and used once. It is finished by its own first process, so
+//! that the spawner does not wait; what goes wrong there is kept for whoever claims the jail.
+//!
+//! Not here: what the run brings (`claim.rs`), and the life of the first process (`init.rs`).
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::fs::{CWD, Gid, Uid};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+
+use crate::etc;
+use crate::filter::Filter;
+use crate::init;
+use crate::limits::JailLimits;
+use crate::message::{Identity, Step, Trouble};
+use crate::mounts::{
+    IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, tmpfs,
+};
+use crate::sys::{self, Child, Reach, Side};
+
+/// What every jail has of its own.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// Parts of `/proc` that say something about the host or do something to it.
+const COVERED_IN_PROC: [&str; 13] = [
+    "acpi",
+    "asound",
+    "bus",
+    "interrupts",
+    "irq",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "sched_debug",
+    "scsi",
+    "sysrq-trigger",
+    "timer_list",
+];
+
+/// Parts that programs read but that must not be written.
+const READ_ONLY_IN_PROC: [&str; 2] = ["fs", "sys"];
+
+/// A jail that nobody has claimed yet.
+#[derive(Debug)]
+pub(crate) struct Jail {
+    pub(crate) init: Child,
+    pub(crate) socket: OwnedFd,
+    pub(crate) identity: Identity,
+}
+
+impl Jail {
+    /// Starts one. It finishes itself while the caller goes on.
+    pub(crate) fn start(identity: Identity, filter: &Filter) -> Result<Self, Trouble> {
+        let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
+        let init = match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
+            Side::Child => init::live(theirs, filter),
+            Side::Parent(child) => child,
+        };
+        Ok(Self { init, socket, identity })
+    }
+}
+
+/// Who the program is to itself.
+const INSIDE: Identity = Identity { uid: etc::UID, gid: etc::GID };
+
+/// One user and one group that a user namespace has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Map {
+    pub(crate) inside: Identity,
+    pub(crate) outside: Identity,
+}
+
+/// A process in namespaces of its own, with its user mapped when this returns there. The new process may still be looked
+/// into, by the spawner among others; whoever means to stay sees to that.
+pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Trouble> {
+    let failed = || Step::Namespaces.failed::<Errno>();
+    let (ours, theirs) = sys::message_pair().map_err(failed())?;
+    // The files that take the mapping belong to the host's root while the process may not be looked into.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed())?;
+    // SAFETY: the spawner has one thread.
+    let side = unsafe { sys::clone_into(namespaces) };
+    if !matches!(side, Ok(Side::Child)) {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed())?;
+    }
+    match side.map_err(failed())? {
+        Side::Child => {
+            drop(ours);
+            // Nothing comes where the parent failed, or died.
+            let go = sys::receive(theirs.as_fd(), &mut [0; 1]).is_ok_and(|(bytes, _)| !bytes.is_empty());
+            if go { Ok(Side::Child) } else { sys::leave() }
+        }
+        Side::Parent(child) => {
+            let maps = [("uid_map", map.inside.uid, map.outside.uid), ("gid_map", map.inside.gid, map.outside.gid)];
+            for (file, inside, outside) in maps {
+                write_map(child.pid, file, inside, outside)?;
+            }
+            sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed())?;
+            Ok(Side::Parent(child))
+        }
+    }
+}
+
+fn write_map(pid: Pid, file: &str, inside: u32, outside: u32) -> Result<(), Trouble> {
+    let path = format!("/proc/{}/{file}", pid.as_raw_nonzero());
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut map| map.write_all(format!("{inside} {outside} 1").as_bytes()))
+        .map_err(|cause| Step::Users.failed_with(&cause))
+}
+
+/// What a jail has, as its first process found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Furnished {
+    pub(crate) proc: bool,
+}
+
+/// In the first process of a new jail: becomes its user, and builds its root.
+pub(crate) fn furnish() -> Result<Furnished, Trouble> {
+    let (uid, gid) = (Uid::from_raw(etc::UID), Gid::from_raw(etc::GID));
+    set_thread_res_gid(gid, gid, gid).map_err(Step::Users.failed())?;
+    set_thread_res_uid(uid, uid, uid).map_err(Step::Users.failed())?;
+    // With every change of users these two are lost.
+    sys::die_with_parent().map_err(Step::Hold.failed())?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
+
+    sys::raise_loopback().map_err(Step::Loopback.failed())?;
+    rustix::system::sethostname(etc::HOSTNAME.as_bytes()).map_err(Step::Root.failed())?;
+    build_root().map_err(Step::Root.failed())
+}
+
+fn build_root() -> Result<Furnished, Errno> {
+    let root = copy(CWD, IMAGE, Reach::Tree)?;
+    attach(&root, CWD, IMAGE)?;
+    let defaults = JailLimits::default();
+    let (size, files) = (defaults.tmp_bytes.to_string(), most_files(defaults.tmp_bytes));
+    for (path, open) in [("tmp", Open::ToAll), ("dev/shm", Open::ToAll), ("run/ringfence", Open::ToItsOwner)] {
+        attach(&tmpfs(&size, &files, open)?, root.as_fd(), path)?;
+    }
+    rustix::fs::mkdirat(&root, "tmp/home", rustix::fs::Mode::from_raw_mode(0o755))?;
+    let furnished = Furnished { proc: build_proc(&root)? };
+    become_root(&root)?;
+    Ok(furnished)
+}
+
+/// A `/proc` of the jail's own processes. Some containers refuse one; then there is none.
+fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
+    let proc = match proc() {
+        Ok(proc) => proc,
+        Err(Errno::PERM | Errno::ACCESS) => return Ok(false),
+        Err(other) => return Err(other),
+    };
+    // The filter refuses them anyway; this also holds where somebody finds a way around it.
+    let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
+    attach(&proc, root.as_fd(), "proc")?;
+    for name in READ_ONLY_IN_PROC {
+        let part = copy(proc.as_fd(), name, Reach::Tree)?;
+        sys::set_mount_flags(part.as_fd(), READ_ONLY, Reach::Tree, None)?;
+        attach(&part, proc.as_fd(), name)?;
+    }
+    for name in COVERED_IN_PROC {
+        cover(root, proc.as_fd(), name)?;
+    }
+    Ok(true)
+}
+
+fn cover(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+    let target = match openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(target) => target,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(other) => return Err(other),
+    };
+    let is_directory = FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory;
+    let nothing = if is_directory { NO_DIRECTORY } else { NO_FILE };
+    let nothing = copy(root.as_fd(), nothing.trim_start_matches('/'), Reach::Mount)?;
+    attach_over(&nothing, target.as_fd())
+}
+
+/// As many files as there are small blocks.
+pub(crate) fn most_files(bytes: u64) -> String {
+    (bytes / 4096).max(1024).to_string()
+}

@@ -1,0 +1,145 @@
+//! From a process of ours to the program, through every wall.
+//!
+//! The order of the steps is the promise: what a later step takes away, no earlier one needs, and the program starts only
+//! when all of them are done. A step that fails ends the process.
+//!
+//! Not here: what the walls are made of (`ruleset.rs`, `filter.rs`, `limits.rs`).
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::process::{chdir, setrlimit, setsid, umask};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+};
+
+use crate::claim::WORKSPACE;
+use crate::filter::Filter;
+use crate::limits::MemoryKeeper;
+use crate::message::{Order, Reply, Step, Trouble};
+use crate::ruleset::{Confined, confine};
+use crate::sys;
+
+/// Where the program may write.
+const WRITABLE: [&str; 3] = [WORKSPACE, "/tmp", "/dev/shm"];
+
+/// Becomes the program that the order names, or says on `socket` why not.
+pub(crate) fn become_program(order: &Order, streams: [OwnedFd; 2], socket: OwnedFd, filter: &Filter) -> ! {
+    let Ok(socket) = lay_out(&streams, &socket) else { sys::leave() };
+    let reply = match start(order, filter, &socket) {
+        Ok(never) => match never {},
+        Err(Refused::NoProgram) => Reply::NoProgram,
+        Err(Refused::Trouble(trouble)) => Reply::Failed(trouble),
+    };
+    let _ = sys::send(socket.as_fd(), &reply.encode(), &[]);
+    sys::leave()
+}
+
+enum Refused {
+    NoProgram,
+    Trouble(Trouble),
+}
+
+impl From<Trouble> for Refused {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+/// A session of its own, the three streams, and no other descriptor but the one to say that something went wrong, which
+/// closes by itself.
+fn lay_out(streams: &[OwnedFd; 2], socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    setsid()?;
+    sys::unblock_signals();
+    umask(Mode::from_raw_mode(0o022));
+    for (stream, number) in streams.iter().zip([1, 2]) {
+        sys::put_at(stream.as_fd(), number)?;
+    }
+    sys::put_at(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
+    sys::keep_only(&[socket.as_fd()])?;
+    Ok(sys::kept(0))
+}
+
+fn start(order: &Order, filter: &Filter, socket: &OwnedFd) -> Result<std::convert::Infallible, Refused> {
+    let program = Program::from(order)?;
+    chdir(WORKSPACE).map_err(Step::Start.failed())?;
+    let keeper = if order.memory_kept { MemoryKeeper::Cgroup } else { MemoryKeeper::Rlimit };
+    for (resource, limit) in order.limits.rlimits(keeper) {
+        setrlimit(resource, limit).map_err(Step::Limits.failed())?;
+    }
+    set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
+    let confined = confine(&WRITABLE.map(Path::new)).map_err(|_| Step::Landlock.failed()(Errno::PERM))?;
+    drop_capabilities().map_err(Step::Capabilities.failed())?;
+    filter.install().map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
+
+    let started = Reply::Started { landlock: confined != Confined::Not, proc: true };
+    sys::send(socket.as_fd(), &started.encode(), &[]).map_err(Step::Start.failed())?;
+    Err(program.execute())
+}
+
+/// No capability now, none by any program that is started later, and no way to change that.
+pub(crate) fn drop_capabilities() -> Result<(), Errno> {
+    let bits = CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    set_capabilities_secure_bits(bits)?;
+    clear_ambient_capability_set()?;
+    for number in 0..64 {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            // Past the last one that this kernel knows.
+            Err(Errno::INVAL) => break,
+            Err(other) => return Err(other),
+        }
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+/// What is to be executed, in the kernel's form, so that nothing is left to do behind the walls.
+struct Program {
+    /// Where it may be, in order.
+    places: Vec<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    fn from(order: &Order) -> Result<Self, Refused> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Step::Order.failed()(Errno::INVAL));
+        let texts = |list: &[std::ffi::OsString]| list.iter().map(|one| text(one.as_bytes())).collect();
+        let (argv, env): (Result<Vec<_>, _>, Result<Vec<_>, _>) = (texts(&order.argv), texts(&order.env));
+        let name = order.argv.first().map(|name| name.as_bytes()).unwrap_or_default();
+        if name.is_empty() {
+            return Err(Refused::NoProgram);
+        }
+        let path = order.env.iter().find_map(|one| one.as_bytes().strip_prefix(b"PATH=")).unwrap_or_default();
+        let places = if name.contains(&b'/') {
+            vec![text(name)?]
+        } else {
+            let directories = path.split(|&byte| byte == b':').filter(|directory| directory.starts_with(b"/"));
+            directories.map(|directory| text(&[directory, b"/", name].concat())).collect::<Result<_, _>>()?
+        };
+        Ok(Self { places, argv: argv?, env: env? })
+    }
+
+    /// Comes back only with the reason why it could not.
+    fn execute(&self) -> Refused {
+        for place in &self.places {
+            match sys::execute(place, &self.argv, &self.env) {
+                Errno::NOENT | Errno::NOTDIR | Errno::ACCESS => {}
+                other => return Refused::Trouble(Step::Start.failed()(other)),
+            }
+        }
+        Refused::NoProgram
+    }
+}

@@ -1,0 +1,483 @@
+//! What the host, the spawner and a jail's first process say to each other.
+//!
+//! Both ends are the same binary, so the format needs no version. What is read is checked all the same: a message that
+//! does not read is an error, never a panic. The order for a run lies in a memory file, because a script may be larger
+//! than a socket takes.
+//!
+//! Not here: the sockets. Descriptors travel beside these bytes, in the order that `Order` and `Reply` say.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+
+use crate::job::Failure;
+use crate::limits::JailLimits;
+
+/// Larger orders are refused by who gives them.
+pub(crate) const LONGEST_ORDER: usize = 64 << 20;
+
+/// A message other than an order is shorter than this.
+pub(crate) const LONGEST: usize = 64 << 10;
+
+/// A message that does not read.
+#[derive(Debug)]
+pub(crate) struct Malformed;
+
+impl From<Malformed> for Errno {
+    fn from(_: Malformed) -> Self {
+        Self::BADMSG
+    }
+}
+
+/// Which user and group, as the host counts them, a jail's program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// From the host to the spawner.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// The first one: how many jails to keep ready, and for whom. With the toolchains, as a memory file.
+    Start { pool: u32, identity: Identity },
+    /// With: where to reply, the order, and the order's own descriptors.
+    Run { identity: Identity },
+    /// A user namespace that maps these to the jail's. With: where to reply.
+    Map { from: Identity, to: Identity },
+}
+
+/// To the host, from the spawner or from a jail.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Ready,
+    /// With a handle on the first process of the jail.
+    Claimed,
+    /// With the user namespace.
+    Mapped,
+    /// With the upper layer. The program runs, inside these walls.
+    Started {
+        landlock: bool,
+        proc: bool,
+    },
+    /// Everything is dead.
+    Ended {
+        status: Status,
+        memory: bool,
+    },
+    NoProgram,
+    Failed(Trouble),
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Exited(i32),
+    Killed(i32),
+}
+
+/// What could not be done, and what the kernel said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) step: Step,
+    pub(crate) errno: i32,
+}
+
+macro_rules! steps {
+    ($($name:ident = $words:literal,)*) => {
+        /// The steps that can fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Step { $($name,)* }
+
+        impl Step {
+            const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// After "could not".
+            fn words(self) -> &'static str {
+                match self { $(Self::$name => $words,)* }
+            }
+        }
+    };
+}
+
+steps! {
+    Namespaces = "make its namespaces",
+    Users = "map its user",
+    Root = "build its root",
+    Loopback = "bring its loopback up",
+    Hold = "keep its privileges from its program",
+    Order = "read its order",
+    Find = "find a directory of the view again",
+    Show = "mount a directory of the view",
+    Layer = "lay a layer over the workspace",
+    Cover = "cover what is not to be seen",
+    Script = "write the script",
+    Cgroup = "enter its cgroup",
+    Start = "start a process",
+    Limits = "set its limits",
+    Landlock = "set its file rules",
+    Capabilities = "drop its capabilities",
+    Seccomp = "set its system call filter",
+}
+
+impl Step {
+    /// For `map_err`.
+    pub(crate) fn failed<E: Into<Errno>>(self) -> impl FnOnce(E) -> Trouble {
+        move |errno| Trouble { step: self, errno: errno.into().raw_os_error() }
+    }
+
+    /// For errors that are no `Errno`.
+    pub(crate) fn failed_with(self, cause: &std::io::Error) -> Trouble {
+        Trouble { step: self, errno: cause.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        let cause = std::io::Error::from_raw_os_error(trouble.errno);
+        let said = || format!("it could not {} ({cause})", trouble.step.words());
+        match trouble.step {
+            Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Seccomp => {
+                Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
+            }
+            Step::Find => Self::unavailable(
+                "a directory of the view is not where it was found",
+                "open the workspace again by the path where it is now",
+            ),
+            Step::Layer if trouble.errno == libc::EINVAL => Self::unavailable(
+                "the workspace cannot have a layer above it",
+                "unmount what is mounted inside it, or move it to a local file system",
+            ),
+            step => Self::Io(step.words(), cause),
+        }
+    }
+}
+
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
+/// each of `shown`, `cgroups` files to enter cgroups by, and the egress.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Vec<OsString>,
+    pub(crate) script_name: OsString,
+    pub(crate) script: Vec<u8>,
+    pub(crate) limits: JailLimits,
+    /// The workspace first.
+    pub(crate) shown: Vec<ShownDirectory>,
+    pub(crate) toolchains: Vec<PathBuf>,
+    pub(crate) cgroups: u32,
+    /// Whether a cgroup keeps the memory.
+    pub(crate) memory_kept: bool,
+}
+
+/// One directory of the view.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShownDirectory {
+    pub(crate) alias: OsString,
+    pub(crate) path: PathBuf,
+    /// Whether its descriptor is a mount to be attached; else it is the held directory, to be found again.
+    pub(crate) mounted: bool,
+    pub(crate) covered: Vec<PathBuf>,
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut text = Text::default();
+        match self {
+            Self::Start { pool, identity } => text.byte(0).number(*pool).identity(*identity),
+            Self::Run { identity } => text.byte(1).identity(*identity),
+            Self::Map { from, to } => text.byte(2).identity(*from).identity(*to),
+        };
+        text.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        Ok(match reader.byte()? {
+            0 => Self::Start { pool: reader.small()?, identity: reader.identity()? },
+            1 => Self::Run { identity: reader.identity()? },
+            2 => Self::Map { from: reader.identity()?, to: reader.identity()? },
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut text = Text::default();
+        match self {
+            Self::Ready => text.byte(0),
+            Self::Claimed => text.byte(1),
+            Self::Mapped => text.byte(2),
+            Self::Started { landlock, proc } => text.byte(3).flag(*landlock).flag(*proc),
+            Self::Ended { status: Status::Exited(code), memory } => {
+                text.byte(4).byte(0).number(*code as u32).flag(*memory)
+            }
+            Self::Ended { status: Status::Killed(signal), memory } => {
+                text.byte(4).byte(1).number(*signal as u32).flag(*memory)
+            }
+            Self::NoProgram => text.byte(5),
+            Self::Failed(trouble) => text.byte(6).byte(trouble.step as u8).number(trouble.errno as u32),
+        };
+        text.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        Ok(match reader.byte()? {
+            0 => Self::Ready,
+            1 => Self::Claimed,
+            2 => Self::Mapped,
+            3 => Self::Started { landlock: reader.flag()?, proc: reader.flag()? },
+            4 => {
+                let kind = if reader.byte()? == 0 { Status::Exited } else { Status::Killed };
+                Self::Ended { status: kind(reader.small()? as i32), memory: reader.flag()? }
+            }
+            5 => Self::NoProgram,
+            6 => {
+                let step = *Step::ALL.get(usize::from(reader.byte()?)).ok_or(Malformed)?;
+                Self::Failed(Trouble { step, errno: reader.small()? as i32 })
+            }
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+impl Order {
+    /// As a memory file.
+    pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
+        let mut text = Text::default();
+        text.list(&self.argv, |text, one| text.bytes(one.as_bytes()));
+        text.list(&self.env, |text, one| text.bytes(one.as_bytes()));
+        text.bytes(self.script_name.as_bytes()).bytes(&self.script).limits(&self.limits);
+        text.list(&self.shown, |text, shown| {
+            text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
+        });
+        text.paths(&self.toolchains).number(self.cgroups).flag(self.memory_kept);
+        memory_file(&text.0)
+    }
+
+    pub(crate) fn read(file: &OwnedFd) -> Result<Self, Errno> {
+        let bytes = contents(file)?;
+        let mut reader = Reader(&bytes);
+        Ok(Self {
+            argv: reader.list(Reader::text)?,
+            env: reader.list(Reader::text)?,
+            script_name: reader.text()?,
+            script: reader.bytes()?.to_vec(),
+            limits: reader.limits()?,
+            shown: reader.list(|reader| {
+                Ok(ShownDirectory {
+                    alias: reader.text()?,
+                    path: reader.path()?,
+                    mounted: reader.flag()?,
+                    covered: reader.list(Reader::path)?,
+                })
+            })?,
+            toolchains: reader.list(Reader::path)?,
+            cgroups: reader.small()?,
+            memory_kept: reader.flag()?,
+        })
+    }
+}
+
+/// Paths, as a memory file.
+pub(crate) fn write_paths(paths: &[PathBuf]) -> std::io::Result<OwnedFd> {
+    let mut text = Text::default();
+    text.paths(paths);
+    memory_file(&text.0)
+}
+
+pub(crate) fn read_paths(file: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
+    Ok(Reader(&contents(file)?).list(Reader::path)?)
+}
+
+fn memory_file(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let file = memfd_create("order", MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+/// All of a memory file. Host, spawner and jail share its offset, so that none may use it.
+fn contents(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let broken = |cause: std::io::Error| Errno::from_io_error(&cause).unwrap_or(Errno::IO);
+    let file = std::fs::File::from(file.try_clone().map_err(broken)?);
+    let length = file.metadata().map_err(broken)?.len();
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default().min(LONGEST_ORDER)];
+    file.read_exact_at(&mut bytes, 0).map_err(broken)?;
+    Ok(bytes)
+}
+
+/// Bytes to be sent.
+#[derive(Default)]
+struct Text(Vec<u8>);
+
+impl Text {
+    fn byte(&mut self, byte: u8) -> &mut Self {
+        self.0.push(byte);
+        self
+    }
+
+    fn flag(&mut self, flag: bool) -> &mut Self {
+        self.byte(flag.into())
+    }
+
+    fn number(&mut self, number: impl Into<u64>) -> &mut Self {
+        self.0.extend(number.into().to_le_bytes());
+        self
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len() as u64).0.extend(bytes);
+        self
+    }
+
+    fn path(&mut self, path: &std::path::Path) -> &mut Self {
+        self.bytes(path.as_os_str().as_bytes())
+    }
+
+    fn paths(&mut self, paths: &[PathBuf]) -> &mut Self {
+        self.list(paths, |text, path| text.path(path))
+    }
+
+    fn list<T>(&mut self, list: &[T], mut one: impl for<'a> FnMut(&'a mut Self, &T) -> &'a mut Self) -> &mut Self {
+        self.number(list.len() as u64);
+        for item in list {
+            one(self, item);
+        }
+        self
+    }
+
+    fn identity(&mut self, identity: Identity) -> &mut Self {
+        self.number(identity.uid).number(identity.gid)
+    }
+
+    fn limits(&mut self, limits: &JailLimits) -> &mut Self {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.number(nanos(limits.wall)).number(nanos(limits.cpu)).number(limits.memory_bytes).number(limits.processes);
+        self.number(limits.open_files).number(limits.file_bytes).number(limits.disk_bytes).number(limits.tmp_bytes);
+        self.number(limits.output_bytes)
+    }
+}
+
+/// What is left of the bytes that came.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.take(1)?.first().copied().ok_or(Malformed)
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        Ok(self.byte()? != 0)
+    }
+
+    fn number(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| Malformed)?))
+    }
+
+    fn small(&mut self) -> Result<u32, Malformed> {
+        self.number()?.try_into().map_err(|_| Malformed)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.number()?.try_into().map_err(|_| Malformed)?;
+        self.take(length)
+    }
+
+    fn text(&mut self) -> Result<OsString, Malformed> {
+        Ok(OsString::from_vec(self.bytes()?.to_vec()))
+    }
+
+    fn path(&mut self) -> Result<PathBuf, Malformed> {
+        Ok(self.text()?.into())
+    }
+
+    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+        let length = self.number()?;
+        let mut list = Vec::new();
+        for _ in 0..length {
+            list.push(one(self)?);
+        }
+        Ok(list)
+    }
+
+    fn identity(&mut self) -> Result<Identity, Malformed> {
+        Ok(Identity { uid: self.small()?, gid: self.small()? })
+    }
+
+    fn limits(&mut self) -> Result<JailLimits, Malformed> {
+        Ok(JailLimits {
+            wall: Duration::from_nanos(self.number()?),
+            cpu: Duration::from_nanos(self.number()?),
+            memory_bytes: self.number()?,
+            processes: self.number()?,
+            open_files: self.number()?,
+            file_bytes: self.number()?,
+            disk_bytes: self.number()?,
+            tmp_bytes: self.number()?,
+            output_bytes: self.number()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Order, Reply, Request, ShownDirectory, Step, Trouble, contents, memory_file};
+
+    #[test]
+    fn an_order_reads_as_it_was_written() {
+        let order = Order {
+            argv: vec!["python3".into(), "-c".into()],
+            env: vec!["A=b".into()],
+            script_name: "main.py".into(),
+            script: vec![0, 255, b'\n'],
+            shown: vec![ShownDirectory {
+                alias: "w".into(),
+                path: "/x".into(),
+                mounted: true,
+                covered: vec![".env".into()],
+            }],
+            toolchains: vec!["/opt".into()],
+            cgroups: 2,
+            memory_kept: true,
+            ..Order::default()
+        };
+        let file = order.write().unwrap();
+        assert_eq!(Order::read(&file).unwrap(), order);
+        assert_eq!(Order::read(&file).unwrap(), order, "a second reader starts anew");
+    }
+
+    #[test]
+    fn a_message_that_is_cut_does_not_read() {
+        let whole = contents(&Order::default().write().unwrap()).unwrap();
+        for length in 0..whole.len() {
+            assert!(Order::read(&memory_file(&whole[..length]).unwrap()).is_err(), "{length}");
+        }
+        assert!(Request::decode(&[9]).is_err());
+        assert!(Reply::decode(&[]).is_err());
+        assert!(Reply::decode(&[6, 200, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn every_step_comes_back() {
+        for &step in Step::ALL {
+            let reply = Reply::Failed(Trouble { step, errno: 13 });
+            assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+        }
+    }
+}

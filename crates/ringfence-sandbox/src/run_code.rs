@@ -1,0 +1,615 @@
+//! `run_code`: a program in a jail, and what it changed as one change of the workspace.
+//!
+//! The program works on a layer above the workspace. Only when it ended well is that layer read, judged like any other
+//! change, and committed as one, or dropped. Whatever becomes of it, the reply has what the program printed.
+//!
+//! Not here: the jail (`sandbox.rs`), and how changes are found and committed (the kernel's `Workspace`).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringfence_kernel::{
+    Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
+    Place, Plan, Preview, Progress, Registry, Ticket, Tool, ToolError, Touch, Verb, Workspace,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::denied::{Denied, explain};
+use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
+use crate::limits::JailLimits;
+use crate::sandbox::{Sandbox, Settings};
+use crate::toolchains::Toolchain;
+
+/// What the tool is made of.
+#[derive(Debug)]
+pub struct Jail {
+    pub workspace: Arc<dyn Workspace>,
+    /// How the spawner is started. It is, with the first program.
+    pub settings: Settings,
+    pub toolchains: Vec<Toolchain>,
+    /// The way out to the network, where there is one.
+    pub egress: Option<Arc<dyn Egress>>,
+}
+
+/// Gives `run_code` to a registry.
+pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
+    let tool = RunCode { jail, sandbox: Mutex::new(None) };
+    registry.register(tool, [Face::standard::<StandardArgs, StandardReply>("run_code")])
+}
+
+/// Runs Python or bash code in a jail. The code sees the workspace as its working directory, the system's programs, and
+/// nothing else: no network, no other files. What it changes in the workspace is kept as one change that `undo` takes
+/// back, if it ends by itself, with whatever exit code. Standard input is empty. Everything outside `/workspace` and
+/// `/tmp` is read-only, and `/tmp` is empty again in the next run.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StandardArgs {
+    /// Which interpreter runs it.
+    language: Language,
+    /// The program text.
+    code: String,
+    /// Command-line arguments.
+    #[serde(default)]
+    args: Vec<String>,
+    /// Environment variables.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Seconds that it may run.
+    timeout: Option<f64>,
+    /// Hosts that it needs to reach, such as `pypi.org` or `pypi.org:443`. Without them there is no network.
+    #[serde(default)]
+    network: Vec<String>,
+    /// `auto` keeps changes as far as the policy allows, `review` asks a person first, `discard` drops them.
+    #[serde(default)]
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Language {
+    Python,
+    Bash,
+}
+
+impl Language {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Bash => "bash",
+        }
+    }
+
+    /// The interpreter, and the file that it is given.
+    const fn parts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Python => ("python3", "code.py"),
+            Self::Bash => ("bash", "code.sh"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Auto,
+    Review,
+    Discard,
+}
+
+impl TryFrom<StandardArgs> for Program {
+    type Error = ToolError;
+
+    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        let StandardArgs { language, code, args, env, timeout, network, mode } = args;
+        if args.iter().any(|arg| arg.contains('\0')) {
+            return Err(ToolError::invalid("args", "must not hold a NUL"));
+        }
+        let timeout = timeout.map(seconds).transpose()?;
+        Ok(Self { language, code, args, env, timeout, network, mode })
+    }
+}
+
+fn seconds(timeout: f64) -> Result<Duration, ToolError> {
+    let time = Duration::try_from_secs_f64(timeout).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| ToolError::invalid("timeout", "must be a number of seconds above 0"))
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    language: Language,
+    code: String,
+    args: Vec<String>,
+    env: BTreeMap<String, String>,
+    timeout: Option<Duration>,
+    network: Vec<String>,
+    mode: Mode,
+}
+
+impl Program {
+    fn touches(&self) -> Vec<Touch> {
+        let touch = |verb, mount: &str, path: &str| Touch {
+            verb,
+            place: Place {
+                mount: Arc::from(mount),
+                given: path.to_owned(),
+                shown: path.to_owned(),
+                ..Place::default()
+            },
+        };
+        let host = |host: &String| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            touch(Verb::Fetch, NET, &if has_port { host.clone() } else { format!("{host}:443") })
+        };
+        let run = touch(Verb::Run, CODE, self.language.name());
+        std::iter::once(run).chain(self.network.iter().map(host)).collect()
+    }
+
+    fn limits(&self, limits: &Limits) -> Result<JailLimits, ToolError> {
+        let longest = limits.longest_run_time;
+        let wall = self.timeout.unwrap_or(limits.run_time.min(longest));
+        if wall > longest {
+            let problem = format!("must be at most {} seconds", longest.as_secs_f64());
+            return Err(ToolError::invalid("timeout", &problem));
+        }
+        Ok(JailLimits {
+            wall,
+            cpu: limits.run_cpu_time,
+            memory_bytes: limits.run_memory_bytes,
+            processes: limits.run_processes,
+            open_files: limits.run_open_files,
+            file_bytes: limits.run_file_bytes,
+            disk_bytes: limits.run_disk_bytes,
+            tmp_bytes: limits.run_tmp_bytes,
+            output_bytes: limits.run_output_bytes,
+        })
+    }
+
+    fn argv(&self) -> Vec<OsString> {
+        let (interpreter, file) = self.language.parts();
+        let words = [interpreter.to_owned(), format!("/run/ringfence/{file}")];
+        words.into_iter().chain(self.args.iter().cloned()).map(OsString::from).collect()
+    }
+
+    /// The caller's, and what lets a program find the modules beside it.
+    fn environment(&self) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        if self.language == Language::Python {
+            env.entry("PYTHONPATH".to_owned()).or_insert_with(|| "/workspace".to_owned());
+        }
+        env
+    }
+
+    /// Changes when anything about the program does.
+    fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        let env = self.env.iter().flat_map(|(name, value)| [name, value]);
+        let texts = [&self.code].into_iter().chain(&self.args).chain(env).chain(&self.network);
+        for text in texts {
+            hash.update(text.len().to_le_bytes());
+            hash.update(text);
+        }
+        let rest = (self.language, self.timeout, self.mode, self.args.len(), self.env.len());
+        hash.update(format!("{rest:?}"));
+        hash.finalize().iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+
+    fn preview(&self) -> Preview {
+        let lines = self.code.lines().count();
+        let mut summary = format!("run {} code of {lines} line(s)", self.language.name());
+        if !self.args.is_empty() {
+            let _ = write!(summary, " with the arguments {:?}", self.args);
+        }
+        if !self.env.is_empty() {
+            let _ = write!(summary, " and the variables {:?}", self.env);
+        }
+        if !self.network.is_empty() {
+            let _ = write!(summary, ", which may reach {}", self.network.join(", "));
+        }
+        Preview::new(&summary, self.fingerprint()).with(Body::Code(self.code.clone()))
+    }
+}
+
+/// The two halves of a call.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Start(Box<Program>, JailLimits),
+    Keep(Box<Left>),
+}
+
+/// A program that ended, and changes that wait.
+#[derive(Debug)]
+pub(crate) struct Left {
+    report: Report,
+    changes: Box<dyn Changes>,
+    review: bool,
+}
+
+/// What there is to say about a program that ended by itself.
+#[derive(Debug)]
+pub(crate) struct Report {
+    ended: Printed,
+    exit_code: i32,
+    changes: Vec<ChangedPath>,
+    /// How many there are, listed or not.
+    total: usize,
+    committed: bool,
+    change: Option<String>,
+    /// Why changes were not kept.
+    refused: Option<String>,
+    /// Still to be decided about.
+    rest: Option<(Box<dyn Changes>, bool)>,
+}
+
+/// What every ending has to say.
+#[derive(Debug)]
+struct Printed {
+    stdout: String,
+    stderr: String,
+    truncated: bool,
+    duration: Duration,
+    signal: Option<i32>,
+    ended_by: EndedBy,
+    walls: Vec<String>,
+    denied: Option<Denied>,
+}
+
+impl Printed {
+    fn of(ended: &Ended) -> Self {
+        let stderr = ended.stderr.text();
+        Self {
+            stdout: ended.stdout.text(),
+            denied: explain(&stderr).filter(|_| ended.exit_code != 0),
+            stderr,
+            truncated: ended.stdout.truncated || ended.stderr.truncated,
+            duration: ended.duration,
+            signal: ended.signal,
+            ended_by: ended.ended_by,
+            walls: ended.walls.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Puts it into an error, because whoever called wants to know how far it came.
+    fn explain(self, error: ToolError) -> ToolError {
+        error
+            .detail("stdout", self.stdout)
+            .detail("stderr", self.stderr)
+            .detail("truncated", self.truncated)
+            .detail("duration", millis(self.duration))
+            .detail("endedBy", self.ended_by.name())
+            .detail("committed", false)
+            .detail("walls", self.walls)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug)]
+struct RunCode {
+    jail: Jail,
+    /// Started with the first program.
+    sandbox: Mutex<Option<Arc<Sandbox>>>,
+}
+
+impl Tool for RunCode {
+    type Args = Program;
+    type Work = Work;
+    type Outcome = Report;
+    const STOPS_ITSELF: bool = true;
+
+    fn plan(&self, program: Program, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+        cx.name_subject(program.language.name());
+        let limits = program.limits(cx.limits)?;
+        if !program.network.is_empty() && self.jail.egress.is_none() {
+            let message = "programs have no network here; run it without `network`";
+            return Err(ToolError::new(ErrorKind::Unavailable, message));
+        }
+        Ok(Plan { touches: program.touches(), work: Work::Start(Box::new(program), limits) })
+    }
+
+    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        match work {
+            Work::Start(program, _) => Ok(program.preview()),
+            Work::Keep(left) => left.changes.preview(cx),
+        }
+    }
+
+    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Report, ToolError> {
+        match work {
+            Work::Start(program, limits) => self.start(&program, limits, ticket.context()),
+            Work::Keep(left) => left.keep(ticket),
+        }
+    }
+
+    /// The program's own time, and that of a call for what comes before and after it.
+    fn time(limits: &Limits) -> Duration {
+        limits.longest_run_time + limits.call_time
+    }
+
+    fn wants_review(&self, work: &Work) -> bool {
+        matches!(work, Work::Keep(left) if left.review)
+    }
+
+    fn follow(&self, mut report: Report) -> Next<Report, Work> {
+        match report.rest.take() {
+            None => Next::Done(report),
+            Some((changes, review)) => {
+                let touches = changes.touches();
+                Next::Rest(Plan { touches, work: Work::Keep(Box::new(Left { report, changes, review })) })
+            }
+        }
+    }
+
+    fn leave(&self, work: Work, refused: ToolError) -> Result<Report, ToolError> {
+        match work {
+            Work::Keep(left) => left.report.without(refused),
+            Work::Start(..) => Err(refused),
+        }
+    }
+}
+
+impl Left {
+    fn keep(self, ticket: &Ticket<'_>) -> Result<Report, ToolError> {
+        let Self { report, changes, .. } = self;
+        match changes.commit(ticket) {
+            Ok(()) => Ok(Report { committed: true, change: Some(ticket.change().to_owned()), ..report }),
+            Err(error) => report.without(error),
+        }
+    }
+}
+
+impl Report {
+    /// The same program without its changes. Where nobody waits any more, or it is not known what is there now, that is
+    /// an error like any other.
+    fn without(self, refused: ToolError) -> Result<Self, ToolError> {
+        let unknown = refused.details.contains_key("committed");
+        match refused.kind {
+            ErrorKind::Cancelled | ErrorKind::Timeout => Err(self.ended.explain(refused)),
+            _ if unknown => {
+                let committed = refused.details.get("committed").cloned().unwrap_or_default();
+                Err(self.ended.explain(refused).detail("committed", committed))
+            }
+            _ => Ok(Self { refused: Some(refused.message), ..self }),
+        }
+    }
+}
+
+impl RunCode {
+    fn start(&self, program: &Program, limits: JailLimits, cx: &Context<'_>) -> Result<Report, ToolError> {
+        let sandbox = self.sandbox()?;
+        let view = self.jail.workspace.view(cx)?;
+        let egress = match (&self.jail.egress, program.network.as_slice()) {
+            (_, []) | (None, _) => None,
+            (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
+        };
+        let (_, name) = program.language.parts();
+        let job = Job {
+            argv: program.argv(),
+            script: Script { name, bytes: program.code.clone().into_bytes() },
+            env: program.environment(),
+            limits,
+            view: &view,
+            toolchains: &self.jail.toolchains,
+            egress,
+        };
+        let mut ended = sandbox.run(&job, &Keeper { cx }).map_err(|failure| failed(&failure))?;
+        let upper = ended.upper.take();
+        let printed = Printed::of(&ended);
+        let limits = &job.limits;
+        let report = match cut_short(&ended, limits) {
+            Some(error) => return Err(printed.explain(error)),
+            None => Report::new(printed, ended.exit_code),
+        };
+        match upper {
+            Some(upper) if program.mode != Mode::Discard => self.look(report, &view, upper, program.mode, cx),
+            _ => Ok(report),
+        }
+    }
+
+    /// Finds out what the program changed.
+    fn look(
+        &self,
+        report: Report,
+        view: &ringfence_kernel::View,
+        upper: OwnedFd,
+        mode: Mode,
+        cx: &Context<'_>,
+    ) -> Result<Report, ToolError> {
+        let changes = match self.jail.workspace.changes(view, upper, cx) {
+            Ok(changes) => changes,
+            Err(error) => return report.without(error),
+        };
+        let mut list = changes.list();
+        let total = list.len();
+        list.truncate(usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX));
+        let rest = (total > 0).then_some((changes, mode == Mode::Review));
+        Ok(Report { changes: list, total, rest, ..report })
+    }
+
+    fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
+        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = &*sandbox {
+            return Ok(Arc::clone(sandbox));
+        }
+        let started = Sandbox::start(self.jail.settings.clone()).map_err(|failure| failed(&failure))?;
+        Ok(Arc::clone(sandbox.insert(Arc::new(started))))
+    }
+}
+
+/// What a run that never came to an end means for the caller.
+fn failed(failure: &Failure) -> ToolError {
+    let kind = match failure {
+        Failure::Unavailable { .. } | Failure::NoProgram { .. } => ErrorKind::Unavailable,
+        Failure::Environment(_) => ErrorKind::InvalidArgs,
+        Failure::Lost(_) | Failure::Io(..) => ErrorKind::Execution,
+    };
+    ToolError::new(kind, failure.to_string())
+}
+
+/// The error for a program that did not end by itself.
+fn cut_short(ended: &Ended, limits: &JailLimits) -> Option<ToolError> {
+    let error = |kind, message: String| Some(ToolError::new(kind, message));
+    match ended.ended_by {
+        EndedBy::Exit | EndedBy::Signal => None,
+        EndedBy::Timeout => error(
+            ErrorKind::Timeout,
+            format!(
+                "the program ran longer than {} s and was ended; its changes are dropped",
+                limits.wall.as_secs_f64()
+            ),
+        ),
+        EndedBy::Cancelled => error(ErrorKind::Cancelled, "the program was ended; its changes are dropped".to_owned()),
+        EndedBy::Memory => error(
+            ErrorKind::Execution,
+            format!(
+                "the program used more than {} bytes of memory and was ended; its changes are dropped",
+                limits.memory_bytes
+            ),
+        ),
+        EndedBy::Cpu => error(
+            ErrorKind::Execution,
+            format!(
+                "the program used more than {} s of processor time and was ended; its changes are dropped",
+                limits.cpu.as_secs_f64()
+            ),
+        ),
+        EndedBy::Output => error(
+            ErrorKind::Execution,
+            "the program printed far more than is kept and was ended; its changes are dropped; write to a file instead"
+                .to_owned(),
+        ),
+    }
+}
+
+impl Report {
+    fn new(ended: Printed, exit_code: i32) -> Self {
+        Self {
+            ended,
+            exit_code,
+            changes: Vec::new(),
+            total: 0,
+            committed: false,
+            change: None,
+            refused: None,
+            rest: None,
+        }
+    }
+}
+
+/// Tells the caller what a program prints, and the jail when nobody waits any more.
+struct Keeper<'a> {
+    cx: &'a Context<'a>,
+}
+
+impl Watch for Keeper<'_> {
+    fn output(&self, stream: Stream, bytes: &[u8]) {
+        self.cx.report(&Progress { stream: stream.name(), text: &String::from_utf8_lossy(bytes) });
+    }
+
+    fn stopped(&self) -> bool {
+        self.cx.check().is_err()
+    }
+}
+
+/// What `run_code` replies.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct StandardReply {
+    stdout: String,
+    stderr: String,
+    /// 128 and the number of the signal, where one ended it.
+    exit_code: i32,
+    /// Milliseconds that it ran.
+    duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    /// `exit` or `signal`.
+    ended_by: &'static str,
+    /// True when the middle of an output is left out.
+    truncated: bool,
+    /// Whether what it changed in the workspace is kept.
+    committed: bool,
+    /// What it changed, kept or not: the first paths.
+    changes: Vec<StandardChange>,
+    /// How many paths it changed.
+    total_changes: usize,
+    /// The id of the change, for `undo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<String>,
+    /// Why its changes are not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// What a wall of the jail kept it from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied: Option<StandardDenied>,
+    /// What stood between the program and the machine.
+    walls: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct StandardChange {
+    path: String,
+    /// `created`, `modified`, `deleted`, `renamed`, `mode` or `link`.
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct StandardDenied {
+    message: String,
+    /// Where it may write.
+    writable: Vec<&'static str>,
+}
+
+impl From<Report> for StandardReply {
+    fn from(report: Report) -> Self {
+        let Printed { stdout, stderr, truncated, duration, signal, ended_by, walls, denied } = report.ended;
+        Self {
+            stdout,
+            stderr,
+            exit_code: report.exit_code,
+            duration: millis(duration),
+            signal,
+            ended_by: ended_by.name(),
+            truncated,
+            committed: report.committed,
+            changes: report.changes.into_iter().map(StandardChange::from).collect(),
+            total_changes: report.total,
+            change: report.change,
+            refused: report.refused,
+            denied: denied
+                .map(|Denied { message, writable, .. }| StandardDenied { message, writable: writable.to_vec() }),
+            walls,
+        }
+    }
+}
+
+impl From<ChangedPath> for StandardChange {
+    fn from(ChangedPath { path, what, size }: ChangedPath) -> Self {
+        let (kind, from) = match what {
+            ChangeKind::Created => ("created", None),
+            ChangeKind::Modified => ("modified", None),
+            ChangeKind::Deleted => ("deleted", None),
+            ChangeKind::Renamed { from } => ("renamed", Some(from)),
+            ChangeKind::Mode => ("mode", None),
+            ChangeKind::Link => ("link", None),
+        };
+        Self { path, kind, from, size }
+    }
+}

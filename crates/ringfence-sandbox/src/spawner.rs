@@ -1,0 +1,341 @@
+//! The spawner: our own binary, started once more, that makes jails.
+//!
+//! It is small, has one thread, no environment and no network, and is the first process of a pid namespace that all jails
+//! live in: when it dies, the kernel kills them all, and it dies with the host. Its parent, the process that the host
+//! started, only maps its users and waits for it.
+//!
+//! Not here: what a jail is (`jail.rs`). The host's side is `sandbox.rs`.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, geteuid, pidfd_send_signal,
+    set_dumpable_behavior, waitid, waitpid,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
+
+use crate::filter::{self, Filter};
+use crate::jail::{Jail, Map, start_mapped};
+use crate::message::{Identity, LONGEST, Order, Reply, Request, ShownDirectory, Step, Trouble, read_paths};
+use crate::mounts::{READ_ONLY, copy, enter_image};
+use crate::sys::{self, Reach, Side};
+
+/// What the host calls this process, and how it knows what it is.
+pub(crate) const NAME: &str = "ringfence-spawner";
+
+/// The spawner's own namespaces.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+/// The pool is filled when nothing was asked for so long: a run that just began has the processors for itself.
+const QUIET: Duration = Duration::from_millis(2);
+
+/// For the first line of `main`. Something, if this process was started as the spawner; it has ended then.
+pub fn spawner_main() -> Option<ExitCode> {
+    let called = std::env::args_os().next()?;
+    (called == OsString::from(NAME)).then(|| match begin() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+/// In the process that the host started. Its standard input is the socket to the host.
+fn begin() -> Result<(), Errno> {
+    sys::keep_only(&[rustix::stdio::stdin()])?;
+    let socket = sys::kept(0);
+    sys::put_at(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
+    sys::reset_signals();
+    sys::die_with_parent()?;
+    let mut buffer = [0; LONGEST];
+    let (bytes, descriptors) = sys::receive(socket.as_fd(), &mut buffer)?;
+    let Request::Start { pool, identity } = Request::decode(bytes)? else { return Err(Errno::BADMSG) };
+    let toolchains = read_paths(descriptors.first().ok_or(Errno::BADMSG)?)?;
+    drop(descriptors);
+
+    match start_spawner() {
+        Ok(Side::Child) => {
+            let end = Spawner::new(socket.as_fd(), toolchains, identity, pool).map(Spawner::serve);
+            if let Err(trouble) = end {
+                refuse(socket.as_fd(), trouble);
+            }
+            sys::leave()
+        }
+        Ok(Side::Parent(child)) => {
+            // The host learns of the spawner's end by this socket.
+            drop(socket);
+            waitpid(Some(child.pid), WaitOptions::empty()).map(drop)
+        }
+        Err(trouble) => {
+            refuse(socket.as_fd(), trouble);
+            Ok(())
+        }
+    }
+}
+
+/// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
+fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
+    let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
+}
+
+/// A process in namespaces of its own with all users that this one has; for a plain user, that is itself.
+fn start_spawner() -> Result<Side, Trouble> {
+    let failed = || Step::Namespaces.failed::<Errno>();
+    if geteuid().is_root() {
+        set_thread_groups(&[]).map_err(Step::Users.failed())?;
+    }
+    let (ours, theirs) = sys::message_pair().map_err(failed())?;
+    // SAFETY: this process has one thread.
+    match unsafe { sys::clone_into(NAMESPACES) }.map_err(failed())? {
+        Side::Child => {
+            drop(ours);
+            let go = sys::receive(theirs.as_fd(), &mut [0; 1]).is_ok_and(|(bytes, _)| !bytes.is_empty());
+            if !go {
+                sys::leave();
+            }
+            sys::die_with_parent().map_err(Step::Hold.failed())?;
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
+            Ok(Side::Child)
+        }
+        Side::Parent(child) => {
+            map_all(child.pid).map_err(|cause| Step::Users.failed_with(&cause))?;
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
+            sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed())?;
+            Ok(Side::Parent(child))
+        }
+    }
+}
+
+/// Every user is itself in the new namespace. Who is not root can do that for one only.
+fn map_all(pid: Pid) -> std::io::Result<()> {
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    if geteuid().is_root() {
+        for file in ["uid_map", "gid_map"] {
+            let own = std::fs::read_to_string(PathBuf::from("/proc/self").join(file))?;
+            std::fs::write(process.join(file), identity_map(&own))?;
+        }
+        return Ok(());
+    }
+    let own = std::fs::metadata("/proc/self")?;
+    std::fs::write(process.join("uid_map"), format!("{0} {0} 1", own.uid()))?;
+    std::fs::write(process.join("setgroups"), "deny")?;
+    std::fs::write(process.join("gid_map"), format!("{0} {0} 1", own.gid()))
+}
+
+/// From the ranges that a namespace has, those ranges again, each on itself.
+fn identity_map(own: &str) -> String {
+    let mut map = String::new();
+    for line in own.lines() {
+        let mut numbers = line.split_whitespace();
+        if let (Some(first), _, Some(count)) = (numbers.next(), numbers.next(), numbers.next()) {
+            map.push_str(&format!("{first} {first} {count}\n"));
+        }
+    }
+    map
+}
+
+/// The state of the spawner.
+struct Spawner<'a> {
+    host: BorrowedFd<'a>,
+    /// Where the host's files are, and where the image is.
+    hosts_files: OwnedFd,
+    image: OwnedFd,
+    toolchains: Vec<PathBuf>,
+    identity: Identity,
+    filter: Filter,
+    pool: usize,
+    idle: Vec<Jail>,
+    /// How many may be built before the next claim. Jails that die by themselves must not keep us busy.
+    builds_left: usize,
+    /// First processes of jails in use, to be reaped.
+    claimed: Vec<OwnedFd>,
+}
+
+impl<'a> Spawner<'a> {
+    fn new(host: BorrowedFd<'a>, toolchains: Vec<PathBuf>, identity: Identity, pool: u32) -> Result<Self, Trouble> {
+        let failed = || Step::Root.failed::<Errno>();
+        // What the host mounts later is to be found here too, but nothing goes the other way.
+        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
+        let hosts_files = own_mounts().map_err(failed())?;
+        enter_image(&toolchains).map_err(failed())?;
+        let image = own_mounts().map_err(failed())?;
+        let filter = filter::program().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
+        let pool = pool as usize;
+        let (idle, claimed) = (Vec::new(), Vec::new());
+        Ok(Self { host, hosts_files, image, toolchains, identity, filter, pool, idle, builds_left: pool, claimed })
+    }
+
+    /// Until the host is gone.
+    fn serve(mut self) {
+        let mut buffer = vec![0; LONGEST];
+        while self.build() {}
+        if sys::send(self.host, &Reply::Ready.encode(), &[]).is_err() {
+            return;
+        }
+        loop {
+            let asked = self.wait();
+            self.bury();
+            if !asked {
+                self.build();
+                continue;
+            }
+            let (bytes, descriptors) = match sys::receive(self.host, &mut buffer) {
+                Ok((bytes, descriptors)) if !bytes.is_empty() => (bytes, descriptors),
+                Err(Errno::MSGSIZE) => continue,
+                _ => return,
+            };
+            let mut descriptors = descriptors.into_iter();
+            let Some(reply) = descriptors.next() else { continue };
+            let answer = match Request::decode(bytes) {
+                Ok(Request::Run { identity }) => self.run(identity, &reply, descriptors.collect()),
+                Ok(Request::Map { from, to }) => map_to(from, to, &reply),
+                _ => Err(Step::Order.failed()(Errno::BADMSG)),
+            };
+            if let Err(trouble) = answer {
+                refuse(reply.as_fd(), trouble);
+            }
+        }
+    }
+
+    /// Waits for the host, for the end of a jail, or for quiet if there is something to build. Whether the host asked.
+    fn wait(&self) -> bool {
+        let mut watched = vec![PollFd::new(&self.host, PollFlags::IN)];
+        watched.extend(self.claimed.iter().map(|jail| PollFd::new(jail, PollFlags::IN)));
+        watched.extend(self.idle.iter().map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
+        let quiet = (self.builds_left > 0 && self.idle.len() < self.pool)
+            .then(|| Timespec::try_from(QUIET).unwrap_or_default());
+        let _ = poll(&mut watched, quiet.as_ref());
+        watched.first().is_some_and(|host| !host.revents().is_empty())
+    }
+
+    /// Reaps what died.
+    fn bury(&mut self) {
+        let is_dead = |jail: &OwnedFd| {
+            let reaped = waitid(WaitId::PidFd(jail.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+            !matches!(reaped, Ok(None))
+        };
+        self.claimed.retain(|jail| !is_dead(jail));
+        self.idle.retain(|jail| !is_dead(&jail.init.handle));
+    }
+
+    /// One more jail for the pool. Whether there was one to build.
+    fn build(&mut self) -> bool {
+        if self.idle.len() >= self.pool || self.builds_left == 0 {
+            return false;
+        }
+        self.builds_left -= 1;
+        // If it cannot be built, the next run says why.
+        self.idle.extend(Jail::start(self.identity, &self.filter));
+        true
+    }
+
+    /// Claims a jail for an order, and hands both over.
+    fn run(&mut self, identity: Identity, reply: &OwnedFd, descriptors: Vec<OwnedFd>) -> Result<(), Trouble> {
+        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
+        let order = Order::read(order).map_err(Step::Order.failed())?;
+        self.use_toolchains(&order.toolchains)?;
+        let descriptors = self.find_all(&order.shown, descriptors)?;
+        let jail = match self.idle.iter().position(|jail| jail.identity == identity) {
+            Some(index) => self.idle.remove(index),
+            None => Jail::start(identity, &self.filter)?,
+        };
+        self.builds_left = self.pool;
+        let mut all = vec![reply.as_fd()];
+        all.extend(sys::borrowed(&descriptors));
+        let sent = sys::send(jail.socket.as_fd(), b"o", &all).map_err(Step::Order.failed());
+        let _ = sys::send(reply.as_fd(), &Reply::Claimed.encode(), &[jail.init.handle.as_fd()]);
+        self.claimed.push(jail.init.handle);
+        sent
+    }
+
+    /// The image holds the toolchains. Other ones than before need another image, and new jails.
+    fn use_toolchains(&mut self, toolchains: &[PathBuf]) -> Result<(), Trouble> {
+        if self.toolchains == toolchains {
+            return Ok(());
+        }
+        let failed = || Step::Root.failed::<Errno>();
+        self.claimed.extend(self.idle.drain(..).map(|jail| jail.init.handle));
+        enter_mounts(&self.hosts_files).map_err(failed())?;
+        let entered = enter_image(toolchains);
+        if entered.is_err() {
+            enter_mounts(&self.image).map_err(failed())?;
+        }
+        entered.map_err(failed())?;
+        self.image = own_mounts().map_err(failed())?;
+        self.toolchains = toolchains.to_vec();
+        Ok(())
+    }
+
+    /// Replaces each held directory of the view by a mount of it.
+    fn find_all(&self, shown: &[ShownDirectory], mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Trouble> {
+        if shown.iter().all(|directory| directory.mounted) {
+            return Ok(descriptors);
+        }
+        enter_mounts(&self.hosts_files).map_err(Step::Find.failed())?;
+        // Behind the order and the two streams.
+        let places = descriptors.iter_mut().skip(3).zip(shown).filter(|(_, directory)| !directory.mounted);
+        let mut found = Ok(());
+        for (place, directory) in places {
+            match find(place.as_fd(), directory) {
+                Ok(mount) => *place = mount,
+                Err(trouble) => found = Err(trouble),
+            }
+        }
+        enter_mounts(&self.image).map_err(Step::Find.failed())?;
+        found.map(|()| descriptors)
+    }
+}
+
+/// A mount of a directory that was found by its path, if it is the one that is held.
+fn find(held: BorrowedFd<'_>, directory: &ShownDirectory) -> Result<OwnedFd, Trouble> {
+    let failed = || Step::Find.failed::<Errno>();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let found = open(&directory.path, flags, Mode::empty()).map_err(failed())?;
+    let (is, should) = (fstat(&found).map_err(failed())?, fstat(held).map_err(failed())?);
+    if (is.st_dev, is.st_ino) != (should.st_dev, should.st_ino) {
+        return Err(failed()(Errno::STALE));
+    }
+    // What is mounted inside, in a namespace that is not ours, cannot be left out.
+    let mount = copy(found.as_fd(), "", Reach::Mount)
+        .or_else(|_| copy(found.as_fd(), "", Reach::Tree))
+        .map_err(Step::Show.failed())?;
+    sys::set_mount_flags(mount.as_fd(), READ_ONLY, Reach::Tree, None).map_err(Step::Show.failed())?;
+    Ok(mount)
+}
+
+fn own_mounts() -> Result<OwnedFd, Errno> {
+    open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn enter_mounts(namespace: &OwnedFd) -> Result<(), Errno> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+}
+
+/// Makes a user namespace in which one user is another, for an idmapped mount. No process stays in it.
+fn map_to(from: Identity, to: Identity, reply: &OwnedFd) -> Result<(), Trouble> {
+    let child = match start_mapped(libc::CLONE_NEWUSER, Map { inside: from, outside: to })? {
+        Side::Child => loop {
+            // To be killed.
+            let _ = poll(&mut [], None);
+        },
+        Side::Parent(child) => child,
+    };
+    let path = format!("/proc/{}/ns/user", child.pid.as_raw_nonzero());
+    let namespace = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Step::Users.failed());
+    let _ = pidfd_send_signal(&child.handle, Signal::KILL);
+    let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
+    let _ = sys::send(reply.as_fd(), &Reply::Mapped.encode(), &[namespace?.as_fd()]);
+    Ok(())
+}

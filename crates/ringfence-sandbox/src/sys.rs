@@ -1,0 +1,242 @@
+//! The system calls that Rust cannot check, and messages with descriptors.
+//!
+//! Each function is one call, or the few that make no sense alone. What `rustix` offers is used from there directly.
+//!
+//! Not here: any decision. Who calls these says why.
+
+use std::ffi::{CStr, CString};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::mount::MountAttrFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socket_with, socketpair,
+};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+
+/// The kernel takes no more in one message.
+pub(crate) const MOST_DESCRIPTORS: usize = 253;
+
+/// Where a new process finds itself.
+pub(crate) enum Side {
+    Child,
+    Parent(Child),
+}
+
+/// A process that we started.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) pid: Pid,
+    pub(crate) handle: OwnedFd,
+}
+
+/// `clone3` without shared memory: a fork into new namespaces.
+///
+/// # Safety
+///
+/// The process must have one thread: in the child no other goes on, and what they held would stay held.
+pub(crate) unsafe fn clone_into(namespaces: libc::c_int) -> Result<Side, Errno> {
+    let mut handle: RawFd = -1;
+    // SAFETY: all zeros is a valid value of this plain struct.
+    let mut wish: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
+    wish.flags = u64::from((namespaces | libc::CLONE_PIDFD) as u32);
+    wish.pidfd = ptr::from_mut(&mut handle) as u64;
+    wish.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: the arguments outlive the call; without CLONE_VM the child has a copy of everything, the stack included.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut wish, size_of::<libc::clone_args>()) };
+    if pid < 0 {
+        return Err(last_error());
+    }
+    let Some(pid) = Pid::from_raw(pid as i32) else { return Ok(Side::Child) };
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(Side::Parent(Child { pid, handle: unsafe { OwnedFd::from_raw_fd(handle) } }))
+}
+
+/// Becomes another program. Comes back only if that failed.
+pub(crate) fn execute(program: &CStr, argv: &[CString], env: &[CString]) -> Errno {
+    let pointers =
+        |list: &[CString]| list.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect::<Vec<*const _>>();
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: both lists end with a null pointer, and what they point to lives until the call is over.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    last_error()
+}
+
+/// Flags of a mount and, where asked, of all below it; with an idmapping if a user namespace is given.
+pub(crate) fn set_mount_flags(
+    mount: BorrowedFd<'_>,
+    flags: MountAttrFlags,
+    reach: Reach,
+    idmap: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut attr = libc::mount_attr {
+        attr_set: u64::from(flags.bits()),
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: idmap.map_or(0, |namespace| namespace.as_raw_fd() as u64),
+    };
+    if idmap.is_some() {
+        attr.attr_set |= u64::from(MountAttrFlags::MOUNT_ATTR_IDMAP.bits());
+    }
+    let at = libc::AT_EMPTY_PATH | if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a constant and the struct outlives the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            at,
+            &raw mut attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// How far a change of mount flags goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Mount,
+    Tree,
+}
+
+/// The first number after the standard streams. What a process keeps across `keep_only` is from here on.
+const FIRST: RawFd = 3;
+
+/// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST` on and close with a
+/// change of programs. Owners of closed descriptors must not be dropped later: this is for processes that just forked.
+pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let past = FIRST + descriptors.len() as RawFd;
+    // First out of the way of each other.
+    let moved: Result<Vec<OwnedFd>, Errno> = descriptors.iter().map(|one| fcntl_dupfd_cloexec(one, past)).collect();
+    for (one, number) in moved?.iter().zip(FIRST..) {
+        // SAFETY: whoever owned that number is forgotten, as this function says.
+        let done = unsafe { libc::dup3(one.as_raw_fd(), number, libc::O_CLOEXEC) };
+        if done < 0 {
+            return Err(last_error());
+        }
+    }
+    // SAFETY: as above.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, past as libc::c_uint, libc::c_uint::MAX, 0) };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// The descriptor that `keep_only` was given at this place. To be asked for once.
+pub(crate) fn kept(index: RawFd) -> OwnedFd {
+    // SAFETY: `keep_only` made it, and forgot it for us.
+    unsafe { OwnedFd::from_raw_fd(FIRST + index) }
+}
+
+/// Makes a standard stream mean what `from` means.
+pub(crate) fn put_at(from: BorrowedFd<'_>, stream: RawFd) -> Result<(), Errno> {
+    // SAFETY: nobody owns the standard streams.
+    let done = unsafe { libc::dup3(from.as_raw_fd(), stream, 0) };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Sends a signal to every process that this one can see, but for itself.
+pub(crate) fn kill_all() {
+    // SAFETY: plain numbers. Called by the first process of a pid namespace only, which sees that namespace.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+}
+
+/// Every signal means what it means to a new process, and none is blocked.
+pub(crate) fn reset_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    unblock_signals();
+}
+
+pub(crate) fn unblock_signals() {
+    // SAFETY: the set is initialised by sigemptyset before it is read.
+    unsafe {
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Blocks the signal that says that a child ended and gives a descriptor that is readable instead.
+pub(crate) fn children_ended() -> Result<OwnedFd, Errno> {
+    // SAFETY: the set is initialised before it is read; the descriptor is new and ours.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
+        let descriptor = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if descriptor < 0 { Err(last_error()) } else { Ok(OwnedFd::from_raw_fd(descriptor)) }
+    }
+}
+
+/// Brings the loopback interface of this network namespace up.
+pub(crate) fn raise_loopback() -> Result<(), Errno> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: all zeros is a valid value of this plain struct; the name is shorter than its field.
+    let done = unsafe {
+        let mut wish: libc::ifreq = MaybeUninit::zeroed().assume_init();
+        wish.ifr_name[0] = b'l' as libc::c_char;
+        wish.ifr_name[1] = b'o' as libc::c_char;
+        wish.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut wish)
+    };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Two ends that keep messages apart.
+pub(crate) fn message_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Sends one message with descriptors.
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOMANYREFS);
+    }
+    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// One message, with the descriptors that came with it. No bytes mean that there is nobody at the other end.
+pub(crate) fn receive<'a>(socket: BorrowedFd<'_>, buffer: &'a mut [u8]) -> Result<(&'a [u8], Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            descriptors.extend(some);
+        }
+    }
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok((buffer.get(..got.bytes).unwrap_or_default(), descriptors))
+}
+
+/// When the parent dies, so does this process. If it is dead already, whoever waits for a message from it finds out.
+pub(crate) fn die_with_parent() -> Result<(), Errno> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+}
+
+/// Ends this process at once: a forked one must not clean up what its parent still has.
+pub(crate) fn leave() -> ! {
+    // SAFETY: does not come back, and runs nothing.
+    unsafe { libc::_exit(0) }
+}
+
+/// Borrows each of several.
+pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(AsFd::as_fd).collect()
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

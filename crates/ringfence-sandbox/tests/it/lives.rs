@@ -1,0 +1,221 @@
+//! Who dies with whom, who comes back, and what is left of many.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ringfence_sandbox::{Failure, Stream, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use crate::world::{Seen, World, everyone, everyone_alone, is_told};
+
+#[test]
+fn there_is_no_network_but_loopback() {
+    everyone("lives::there_is_no_network_but_loopback", || {
+        let ended = World::new().python(
+            "import socket, threading, os\n\
+             s = socket.create_server(('127.0.0.1', 0))\n\
+             threading.Thread(target=lambda: s.accept()[0].send(b'hi')).start()\n\
+             print(socket.create_connection(s.getsockname()).recv(2))\n\
+             try: socket.create_connection(('192.0.2.1', 80), 1)\n\
+             except OSError as e: print(e.strerror)\n\
+             print(os.getuid(), os.geteuid(), open('/proc/net/dev').read().count(':'))\n",
+        );
+        assert_eq!(ended.stdout.text(), "b'hi'\nNetwork is unreachable\n1000 1000 1\n", "{}", ended.stderr.text());
+    });
+}
+
+#[test]
+fn a_program_is_nobody_and_can_become_nobody_else() {
+    everyone("lives::a_program_is_nobody_and_can_become_nobody_else", || {
+        let world = World::new();
+        let found = world.says("grep -E '^(Cap|NoNewPrivs|Seccomp:|Uid)' /proc/self/status; ls /proc | grep -c '^[0-9]'; ls /proc/self/fd | wc -l");
+        let none = "0000000000000000";
+        let wanted = format!(
+            "Uid:\t1000\t1000\t1000\t1000\nCapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\nCapBnd:\t{none}\nCapAmb:\t{none}\n\
+             NoNewPrivs:\t1\nSeccomp:\t2\n"
+        );
+        assert!(found.starts_with(&wanted), "{found}");
+        let ended = world
+            .bash("cat /proc/1/environ; ls /proc/1/fd; readlink /proc/1/exe; unshare -U true; kill -9 1; echo alive");
+        assert_eq!(ended.stdout.text(), "alive\n", "{}", ended.stderr.text());
+        // Whom the host sees is not root.
+        let watch = Outside::default();
+        let sleeper = thread::scope(|scope| {
+            let run = scope.spawn(|| world.run(&["bash", "-c", "exec -a jailed-sleeper-1 sleep 1000"], "", &watch));
+            let pid = find("jailed-sleeper-1");
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            watch.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            run.join().unwrap().unwrap();
+            status
+        });
+        let user = sleeper.lines().find(|line| line.starts_with("Uid:")).unwrap();
+        assert!(!user.contains("\t0"), "{user}");
+    });
+}
+
+#[test]
+fn everything_dies_with_the_server() {
+    if is_told("as-server") {
+        let world = World::new();
+        let _ = world.run(&["bash", "-c", "echo up; exec -a jailed-sleeper-2 sleep 1000"], "", &Outside::default());
+        return;
+    }
+    everyone("lives::everything_dies_with_the_server", || {
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["lives::everything_dies_with_the_server", "--exact", "--nocapture", "as-server"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut printed = BufReader::new(server.stdout.take().unwrap()).lines();
+        assert!(printed.any(|line| line.unwrap().contains("up")));
+        let sleeper = handle(find("jailed-sleeper-2"));
+        let spawners: Vec<OwnedFd> = children(server.id()).into_iter().map(handle).collect();
+        assert_eq!(spawners.len(), 1);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_dies(&sleeper);
+        assert_dies(&spawners[0]);
+    });
+}
+
+#[test]
+fn everything_dies_with_the_spawner_and_another_takes_its_place() {
+    everyone("lives::everything_dies_with_the_spawner_and_another_takes_its_place", || {
+        let world = World::new();
+        for depth in [0, 1] {
+            let mut spawner = spawner_of(getpid(), &world);
+            if depth == 1 {
+                spawner = children(spawner)[0];
+            }
+            let name = format!("jailed-sleeper-3{depth}");
+            let command = format!("exec -a {name} sleep 1000");
+            thread::scope(|scope| {
+                let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &Seen::default()));
+                let sleeper = handle(find(&name));
+                pidfd_send_signal(handle(spawner), Signal::KILL).unwrap();
+                assert!(matches!(run.join().unwrap(), Err(Failure::Lost(_))));
+                assert_dies(&sleeper);
+            });
+            assert_eq!(world.says("echo again"), "again\n");
+        }
+        // With nobody running, the next run finds out.
+        let spawner = handle(spawner_of(getpid(), &world));
+        pidfd_send_signal(&spawner, Signal::KILL).unwrap();
+        assert_dies(&spawner);
+        let lost = world.run(&["true"], "", &Seen::default());
+        assert!(matches!(lost, Err(Failure::Lost(_))), "{lost:?}");
+        assert_eq!(world.says("echo again"), "again\n");
+    });
+}
+
+#[test]
+fn many_runs_leave_nothing() {
+    everyone_alone("lives::many_runs_leave_nothing", || {
+        let world = World::new();
+        world.says("true");
+        let spawner = children(spawner_of(getpid(), &world))[0];
+        let before = (descriptors("self"), mounts());
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..12).for_each(|_| assert_eq!(world.says("echo one; sleep 0 & "), "one\n")));
+            }
+        });
+        assert_eq!((descriptors("self"), mounts()), before);
+        // The pool fills up again, and nothing else stays: neither living nor dead.
+        until(|| children(spawner).len() == 2);
+        drop(world);
+        assert!(!std::path::Path::new(&format!("/proc/{spawner}")).exists());
+    });
+}
+
+/// Prints what it sees, and stops when told.
+#[derive(Default)]
+struct Outside {
+    stop: std::sync::atomic::AtomicBool,
+}
+
+impl Watch for Outside {
+    fn output(&self, _: Stream, bytes: &[u8]) {
+        println!("{}", String::from_utf8_lossy(bytes));
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+fn descriptors(process: &str) -> usize {
+    fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+}
+
+fn mounts() -> usize {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count()
+}
+
+/// Every process, with the words of its command line and its parent.
+fn processes() -> Vec<(u32, String, u32)> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((pid, String::from_utf8_lossy(&command).replace('\0', " "), parent))
+    })
+    .collect()
+}
+
+fn children(of: u32) -> Vec<u32> {
+    processes().into_iter().filter(|(_, _, parent)| *parent == of).map(|(pid, ..)| pid).collect()
+}
+
+/// The process that we started as the spawner. Several tests may have one; ours runs a program in our workspace.
+fn spawner_of(us: Pid, world: &World) -> u32 {
+    let name = format!("jailed-mark-{}", world.path().file_name().unwrap().to_str().unwrap().replace('.', ""));
+    let watch = Outside::default();
+    let command = format!("exec -a {name} sleep 1000");
+    let argv = ["bash", "-c", &command];
+    thread::scope(|scope| {
+        let run = scope.spawn(|| world.run(&argv, "", &watch));
+        let mut pid = find(&name);
+        let all = processes();
+        let parent = |of: u32| all.iter().find(|(pid, ..)| *pid == of).map(|(_, _, parent)| *parent).unwrap();
+        while parent(pid) != us.as_raw_nonzero().get() as u32 {
+            pid = parent(pid);
+        }
+        watch.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        run.join().unwrap().unwrap();
+        pid
+    })
+}
+
+/// Waits for a process that calls itself so.
+fn find(name: &str) -> u32 {
+    let mut found = None;
+    until(|| {
+        found = processes().into_iter().find(|(_, command, _)| command.starts_with(name)).map(|(pid, ..)| pid);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain");
+        thread::yield_now();
+    }
+}
+
+fn handle(pid: u32) -> OwnedFd {
+    pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
+fn assert_dies(process: &OwnedFd) {
+    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)), Ok(1), "still alive");
+}

@@ -1,0 +1,186 @@
+//! A workspace, a sandbox, and programs to run in it.
+//!
+//! As root every test runs twice: once as root, and once more as a user that nobody is, in a process of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use ringfence_kernel::{Shown, View};
+use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Settings, Stream, Watch};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+/// Nobody has this one.
+const PLAIN: u32 = 60_601;
+
+/// Runs a test as whoever we are and, if that is root, as a plain user too. `name` is the test's, with its module.
+pub(crate) fn everyone(name: &str, test: impl FnOnce()) {
+    test();
+    if geteuid().is_root() {
+        again(name, PLAIN);
+    }
+}
+
+/// The same for a test that looks at its own process: nothing else runs in that.
+pub(crate) fn everyone_alone(name: &str, test: impl FnOnce()) {
+    if is_told(ALONE) {
+        return test();
+    }
+    again(name, geteuid().as_raw());
+    if geteuid().is_root() {
+        again(name, PLAIN);
+    }
+}
+
+/// Whether this process was started with that word.
+pub(crate) fn is_told(word: &str) -> bool {
+    std::env::args().any(|argument| argument == word)
+}
+
+const ALONE: &str = "alone";
+
+/// Runs one test in a process of its own, as that user.
+fn again(name: &str, user: u32) {
+    let stage = tempfile::tempdir().unwrap();
+    fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Where the build lies, a plain user may not be.
+    let binary = stage.path().join("it");
+    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
+    let mut command = Command::new(binary);
+    command.args([name, "--exact", "--nocapture", ALONE]).current_dir("/");
+    if geteuid().is_root() {
+        command.uid(user).gid(user);
+    }
+    let ended = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && printed.contains("1 passed"), "as user {user}:\n{printed}");
+}
+
+/// The binary that is the spawner, beside us or where it was built.
+pub(crate) fn program() -> PathBuf {
+    let beside = std::env::current_exe().unwrap().with_file_name("ringfence-jail");
+    if beside.exists() { beside } else { env!("CARGO_BIN_EXE_ringfence-jail").into() }
+}
+
+/// A workspace with a sandbox.
+pub(crate) struct World {
+    pub(crate) directory: TempDir,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) limits: JailLimits,
+    pub(crate) masked: Vec<PathBuf>,
+    pub(crate) hidden: Vec<PathBuf>,
+    pub(crate) beside: Vec<(&'static str, PathBuf)>,
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with_pool(2)
+    }
+
+    pub(crate) fn with_pool(pool: u32) -> Self {
+        let settings = Settings { program: program(), pool, ..Settings::new() };
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            sandbox: Sandbox::start(settings).unwrap(),
+            limits: JailLimits::default(),
+            masked: Vec::new(),
+            hidden: Vec::new(),
+            beside: Vec::new(),
+            env: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn write(&self, name: &str, contents: &str) {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    pub(crate) fn view(&self) -> View {
+        let beside = self.beside.iter().map(|(alias, path)| shown(alias, path));
+        let workspace = Shown { masked: self.masked.clone(), hidden: self.hidden.clone(), ..shown("w", self.path()) };
+        View { workspace, beside: beside.collect(), started: SystemTime::now() }
+    }
+
+    /// Bash with this script.
+    pub(crate) fn bash(&self, script: &str) -> Ended {
+        self.run(&["bash", "/run/ringfence/main"], script, &Seen::default()).unwrap()
+    }
+
+    /// What bash with this script printed. It must not complain.
+    pub(crate) fn says(&self, script: &str) -> String {
+        let ended = self.bash(script);
+        assert_eq!((ended.exit_code, ended.stderr.text().as_str()), (0, ""), "{script}: {}", ended.stdout.text());
+        ended.stdout.text()
+    }
+
+    pub(crate) fn python(&self, script: &str) -> Ended {
+        self.run(&["python3", "/run/ringfence/main"], script, &Seen::default()).unwrap()
+    }
+
+    pub(crate) fn run(&self, argv: &[&str], script: &str, watch: &dyn Watch) -> Result<Ended, Failure> {
+        let view = self.view();
+        let job = Job {
+            argv: argv.iter().map(Into::into).collect(),
+            script: Script { name: "main", bytes: script.into() },
+            env: self.env.clone(),
+            limits: self.limits.clone(),
+            view: &view,
+            toolchains: &[],
+            egress: None,
+        };
+        self.sandbox.run(&job, watch)
+    }
+}
+
+fn shown(alias: &str, path: &Path) -> Shown {
+    Shown { alias: alias.into(), directory: hold(path), path: path.into(), masked: Vec::new(), hidden: Vec::new() }
+}
+
+pub(crate) fn hold(path: &Path) -> OwnedFd {
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+/// Sees output, and stops at a word.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) bytes: Mutex<Vec<u8>>,
+    pub(crate) stop_at: Option<&'static str>,
+    stopped: AtomicBool,
+}
+
+impl Seen {
+    pub(crate) fn until(word: &'static str) -> Self {
+        Self { stop_at: Some(word), ..Self::default() }
+    }
+}
+
+impl Watch for Seen {
+    fn output(&self, _: Stream, bytes: &[u8]) {
+        let mut seen = self.bytes.lock().unwrap();
+        seen.extend(bytes);
+        if let Some(word) = self.stop_at {
+            let found = String::from_utf8_lossy(&seen).contains(word);
+            self.stopped.fetch_or(found, Ordering::Relaxed);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
