@@ -2,6 +2,8 @@
 //!
 //! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
 
+use std::process::ExitCode;
+
 mod cgroup;
 mod claim;
 mod denied;
@@ -32,6 +34,11 @@ pub use limits::{JailLimits, LONGEST_WALL};
 pub use output::{Captured, HeadTail};
 pub use run_code::{Jail, register};
 pub use sandbox::{Sandbox, Settings};
-pub use spawner::spawner_main;
 pub use toolchains::{Toolchain, detect};
-pub use walls::{Standing, Wall, probe, probe_main};
+pub use walls::{Standing, Wall, probe};
+
+/// For the first line of `main` of a program that runs others in jails: it is started again as one of its helpers.
+/// Something, if this process is one; it has done its work then.
+pub fn take_part() -> Option<ExitCode> {
+    spawner::spawner_main().or_else(walls::probe_main)
+}

@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Our own binary, whose `main` begins with `spawner_main`.
+    /// Our own binary, whose `main` begins with `take_part`.
     pub program: PathBuf,
     /// How many jails wait, built ahead. With none, each is built when it is asked for.
     pub pool: u32,

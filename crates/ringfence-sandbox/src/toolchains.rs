@@ -23,6 +23,14 @@ pub struct Toolchain {
     pub env: Vec<(String, String)>,
 }
 
+impl Toolchain {
+    /// A directory that the user names. Its programs are in `bin`.
+    pub fn declared(directory: &Path) -> Self {
+        let shown = vec![directory.to_owned()];
+        Self { name: directory.display().to_string(), path: vec![directory.join("bin")], shown, env: Vec::new() }
+    }
+}
+
 /// What this machine has, for the user with this home directory.
 pub fn detect(home: &Path) -> Vec<Toolchain> {
     let found = [cargo(home), rustup(home), pyenv(home), nvm(home), nix(home)];

@@ -131,7 +131,7 @@ pub fn probe(program: &Path) -> Vec<Standing> {
 }
 
 /// For the first lines of `main`: something if this process was started to try the walls.
-pub fn probe_main() -> Option<ExitCode> {
+pub(crate) fn probe_main() -> Option<ExitCode> {
     if std::env::args_os().next()? != PROBE {
         return None;
     }

@@ -18,7 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::approve::{Approve, at_terminal, nobody};
-use crate::config::{ConfigError, Environment, Flags, Mounted, Settings, load};
+use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
+use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
 use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
@@ -55,6 +56,12 @@ enum Command {
     Approvals {
         #[command(subcommand)]
         command: ApprovalsCommand,
+    },
+    /// Try every wall that stands between programs and this machine, and say what to do where one does not stand.
+    Doctor {
+        /// As a JSON array.
+        #[arg(long)]
+        json: bool,
     },
     /// Look at the trace of every call, and check that nobody changed it.
     Audit {
@@ -288,9 +295,14 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Call { tool, json } => {
             let approver = at_terminal(&settings, &environment);
+            let settings = Settings { run_code: RunCode { waiting_jails: 0, ..settings.run_code }, ..settings };
             let wired = wire(settings, &environment, approver)?;
             warn_of(&wired);
             call(&wired, tool, json)
+        }
+        Command::Doctor { json } => {
+            let (text, well) = examine(&environment.program, json);
+            print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),

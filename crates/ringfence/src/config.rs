@@ -17,10 +17,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::approve::Approve;
+use crate::limits_config::LimitKeys;
 use crate::rules_config::{Format, RuleFile};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
+
+/// More jails than this need not wait.
+const MOST_WAITING_JAILS: u32 = 64;
 
 /// No workspace's settings are longer than this.
 pub const LONGEST_FILE: u64 = 1 << 20;
@@ -44,6 +48,8 @@ pub struct Environment {
     pub editor: Option<String>,
     /// They want no colours: `$NO_COLOR`.
     pub no_color: bool,
+    /// The program that starts jails: our own, or another whose `main` begins with `ringfence::take_part`.
+    pub program: PathBuf,
 }
 
 /// What was said on the command line.
@@ -130,8 +136,20 @@ pub struct Settings {
     pub unattended: bool,
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
+    pub run_code: RunCode,
     /// What the user should know.
     pub warnings: Vec<String>,
+}
+
+/// How programs are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCode {
+    /// How many jails wait, built ahead.
+    pub waiting_jails: u32,
+    /// Whether programs see the toolchains that are found in the home directory.
+    pub detect_toolchains: bool,
+    /// Further directories of programs that they see.
+    pub toolchains: Vec<PathBuf>,
 }
 
 /// Where the line that each call leaves goes.
@@ -183,6 +201,7 @@ impl Environment {
             user: text("USER").or_else(|| text("LOGNAME")),
             editor: text("VISUAL").or_else(|| text("EDITOR")),
             no_color: variable("NO_COLOR").is_some(),
+            program: PathBuf::from("/proc/self/exe"),
             home,
         })
     }
@@ -204,6 +223,7 @@ struct ConfigFile {
     limits: LimitKeys,
     tools: ToolKeys,
     approval: ApprovalKeys,
+    run_code: RunCodeKeys,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
@@ -215,6 +235,14 @@ struct ConfigFile {
 struct ApprovalKeys {
     unattended: Option<bool>,
     pause_after_denials: Option<NonZeroU64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RunCodeKeys {
+    waiting_jails: Option<u32>,
+    detect_toolchains: Option<bool>,
+    toolchains: Option<Vec<PathBuf>>,
 }
 
 /// An agent, or `defaults` for what holds without one.
@@ -282,80 +310,6 @@ struct ToolKeys {
     deny: BTreeSet<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct LimitKeys {
-    max_argument_bytes: Option<u64>,
-    max_read_bytes: Option<u64>,
-    max_hash_bytes: Option<u64>,
-    /// Of a write; of an edit's result and an append too, unless those are set by themselves.
-    max_write_bytes: Option<u64>,
-    max_edit_bytes: Option<u64>,
-    max_append_bytes: Option<u64>,
-    max_appended_file_bytes: Option<u64>,
-    max_copy_bytes: Option<u64>,
-    max_list_entries: Option<u64>,
-    max_list_bytes: Option<u64>,
-    max_find_results: Option<u64>,
-    max_search_matches: Option<u64>,
-    max_search_bytes: Option<u64>,
-    max_delete_names: Option<u64>,
-    max_walk_entries: Option<u64>,
-    max_undo_session_bytes: Option<u64>,
-    max_undo_bytes: Option<u64>,
-    max_run_memory_bytes: Option<u64>,
-    max_run_disk_bytes: Option<u64>,
-    max_run_tmp_bytes: Option<u64>,
-    max_run_file_bytes: Option<u64>,
-    max_run_output_bytes: Option<u64>,
-    max_run_processes: Option<u64>,
-    max_run_open_files: Option<u64>,
-    run_duration: Option<Span>,
-    max_run_duration: Option<Span>,
-    max_run_cpu_duration: Option<Span>,
-    max_tool_operation_duration: Option<Span>,
-    max_approval_duration: Option<Span>,
-}
-
-impl LimitKeys {
-    /// The limits with what is set here in place of what was there.
-    fn over(&self, base: &Limits) -> Limits {
-        let write = self.max_write_bytes;
-        Limits {
-            argument_bytes: self.max_argument_bytes.unwrap_or(base.argument_bytes),
-            read_bytes: self.max_read_bytes.unwrap_or(base.read_bytes),
-            hash_bytes: self.max_hash_bytes.unwrap_or(base.hash_bytes),
-            write_bytes: write.unwrap_or(base.write_bytes),
-            edit_bytes: self.max_edit_bytes.or(write).unwrap_or(base.edit_bytes),
-            append_bytes: self.max_append_bytes.or(write).unwrap_or(base.append_bytes),
-            appended_file_bytes: self.max_appended_file_bytes.unwrap_or(base.appended_file_bytes),
-            copy_bytes: self.max_copy_bytes.unwrap_or(base.copy_bytes),
-            list_entries: self.max_list_entries.unwrap_or(base.list_entries),
-            list_bytes: self.max_list_bytes.unwrap_or(base.list_bytes),
-            find_results: self.max_find_results.unwrap_or(base.find_results),
-            search_matches: self.max_search_matches.unwrap_or(base.search_matches),
-            search_bytes: self.max_search_bytes.unwrap_or(base.search_bytes),
-            delete_names: self.max_delete_names.unwrap_or(base.delete_names),
-            walk_entries: self.max_walk_entries.unwrap_or(base.walk_entries),
-            undo_session_bytes: self.max_undo_session_bytes.unwrap_or(base.undo_session_bytes),
-            undo_bytes: self.max_undo_bytes.unwrap_or(base.undo_bytes),
-            run_memory_bytes: self.max_run_memory_bytes.unwrap_or(base.run_memory_bytes),
-            run_disk_bytes: self.max_run_disk_bytes.unwrap_or(base.run_disk_bytes),
-            run_tmp_bytes: self.max_run_tmp_bytes.unwrap_or(base.run_tmp_bytes),
-            run_file_bytes: self.max_run_file_bytes.unwrap_or(base.run_file_bytes),
-            run_output_bytes: self.max_run_output_bytes.unwrap_or(base.run_output_bytes),
-            run_processes: self.max_run_processes.unwrap_or(base.run_processes),
-            run_open_files: self.max_run_open_files.unwrap_or(base.run_open_files),
-            run_time: self.run_duration.map_or(base.run_time, |span| span.0),
-            longest_run_time: self.max_run_duration.map_or(base.longest_run_time, |span| span.0),
-            run_cpu_time: self.max_run_cpu_duration.map_or(base.run_cpu_time, |span| span.0),
-            call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
-            approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
-            denials_in_a_row: base.denials_in_a_row,
-        }
-    }
-}
-
 /// Hears the layers above the workspace.
 pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
     let managed = find_in(Some(&environment.managed))?;
@@ -406,6 +360,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     if approve == Approve::Always && !unattended {
         return Err(ConfigError::Attended);
     }
+    let run_code = run_code(&managed.run_code, &user.run_code);
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
@@ -440,8 +395,17 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
             .and_then(|count| u32::try_from(count).ok())
             .filter(|count| *count > 0)
             .unwrap_or(20),
+        run_code,
         warnings,
     })
+}
+
+fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCode {
+    RunCode {
+        waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MOST_WAITING_JAILS),
+        detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
+        toolchains: managed.toolchains.clone().or(user.toolchains.clone()).unwrap_or_default(),
+    }
 }
 
 fn agent_of(file: &ConfigFile, id: &str) -> AgentKeys {
@@ -689,28 +653,5 @@ impl<'de, T: Words> Deserialize<'de> for Word<T> {
             let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
             serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
         })
-    }
-}
-
-/// A length of time: seconds, or a text such as `10s` or `5m`.
-#[derive(Clone, Copy, Debug)]
-struct Span(Duration);
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a number of seconds, or a text such as \"10s\"")]
-        enum Written {
-            Seconds(u64),
-            Text(String),
-        }
-        let span = match Written::deserialize(deserializer)? {
-            Written::Seconds(seconds) => Duration::from_secs(seconds),
-            Written::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
-        };
-        if span.is_zero() {
-            return Err(serde::de::Error::custom("a length of time must be more than nothing"));
-        }
-        Ok(Self(span))
     }
 }

@@ -7,8 +7,10 @@ pub mod approve;
 pub mod cli;
 pub mod config;
 mod dialog;
+mod doctor;
 mod in_charge;
 mod launch;
+mod limits_config;
 pub mod log;
 mod owner;
 mod policy_text;
@@ -20,3 +22,5 @@ pub mod store;
 pub mod terminal;
 pub mod trust;
 pub mod wire;
+
+pub use ringfence_sandbox::take_part;

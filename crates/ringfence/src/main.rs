@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ringfence::cli::main()
+    ringfence::take_part().unwrap_or_else(ringfence::cli::main)
 }

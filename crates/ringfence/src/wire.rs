@@ -19,7 +19,9 @@ use ringfence_kernel::{
     Store as _, StoreLost, ToolError, Word,
 };
 
-use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, Settings, WORKSPACE_FILE};
+use ringfence_sandbox::{Jail, Toolchain};
+
+use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
 use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
@@ -133,6 +135,9 @@ fn wire_for(
     guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
+    if let Some(jail) = jail(&fence, &settings, environment) {
+        ringfence_sandbox::register(&mut registry, jail)?;
+    }
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     let store = SqliteStore::new(&settings.state);
@@ -201,10 +206,7 @@ fn mounts(
     workspace: &Path,
     run: Option<&Path>,
 ) -> Result<(MountSpec, Vec<MountSpec>), WireError> {
-    let alias = match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => "workspace",
-        Dialect::Crewagent => "project",
-    };
+    let alias = workspace_alias(settings);
     let mount = |alias: &str, path: PathBuf, rights| MountSpec { alias: alias.to_owned(), path, rights };
     let mut others = Vec::new();
     for Mounted { alias, path, rights } in &settings.mounts {
@@ -232,6 +234,27 @@ fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) 
         journal: Journaling::On,
     };
     Ok(Fence::new(workspace, others, &settings.state, options)?)
+}
+
+/// Where programs run on the workspace. The first one starts it.
+fn jail(fence: &Fence, settings: &Settings, environment: &Environment) -> Option<Jail> {
+    let RunCode { waiting_jails, detect_toolchains, toolchains: declared } = &settings.run_code;
+    let home = environment.home.as_deref().filter(|_| *detect_toolchains);
+    let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
+    toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
+    let jails = ringfence_sandbox::Settings {
+        program: environment.program.clone(),
+        pool: *waiting_jails,
+        toolchains: toolchains.clone(),
+    };
+    Some(Jail { workspace: fence.workspace(workspace_alias(settings))?, settings: jails, toolchains, egress: None })
+}
+
+const fn workspace_alias(settings: &Settings) -> &'static str {
+    match settings.dialect {
+        Dialect::Standard | Dialect::Miniclaw => "workspace",
+        Dialect::Crewagent => "project",
+    }
 }
 
 /// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph.

@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ringfence_sandbox::spawner_main().unwrap_or(ExitCode::FAILURE)
+    ringfence_sandbox::take_part().unwrap_or(ExitCode::FAILURE)
 }

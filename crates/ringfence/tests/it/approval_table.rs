@@ -72,6 +72,7 @@ fn wired(site: &Site, somebody: &Somebody) -> Wired {
         user: None,
         editor: None,
         no_color: false,
+        program: env!("CARGO_BIN_EXE_ringfence").into(),
     };
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();

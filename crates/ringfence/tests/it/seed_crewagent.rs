@@ -477,6 +477,7 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         user: None,
         editor: None,
         no_color: false,
+        program: env!("CARGO_BIN_EXE_ringfence").into(),
     };
     let wired = wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,0 +1,103 @@
+//! Limits as a config file has them: each key by itself, over what held before.
+
+use std::time::Duration;
+
+use ringfence_kernel::Limits;
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitKeys {
+    max_argument_bytes: Option<u64>,
+    max_read_bytes: Option<u64>,
+    max_hash_bytes: Option<u64>,
+    /// Of a write; of an edit's result and an append too, unless those are set by themselves.
+    max_write_bytes: Option<u64>,
+    max_edit_bytes: Option<u64>,
+    max_append_bytes: Option<u64>,
+    max_appended_file_bytes: Option<u64>,
+    max_copy_bytes: Option<u64>,
+    max_list_entries: Option<u64>,
+    max_list_bytes: Option<u64>,
+    max_find_results: Option<u64>,
+    max_search_matches: Option<u64>,
+    max_search_bytes: Option<u64>,
+    max_delete_names: Option<u64>,
+    max_walk_entries: Option<u64>,
+    max_undo_session_bytes: Option<u64>,
+    max_undo_bytes: Option<u64>,
+    max_run_memory_bytes: Option<u64>,
+    max_run_disk_bytes: Option<u64>,
+    max_run_tmp_bytes: Option<u64>,
+    max_run_file_bytes: Option<u64>,
+    max_run_output_bytes: Option<u64>,
+    max_run_processes: Option<u64>,
+    max_run_open_files: Option<u64>,
+    run_duration: Option<Span>,
+    max_run_duration: Option<Span>,
+    max_run_cpu_duration: Option<Span>,
+    max_tool_operation_duration: Option<Span>,
+    max_approval_duration: Option<Span>,
+}
+
+impl LimitKeys {
+    /// The limits with what is set here in place of what was there.
+    pub(crate) fn over(&self, base: &Limits) -> Limits {
+        let write = self.max_write_bytes;
+        Limits {
+            argument_bytes: self.max_argument_bytes.unwrap_or(base.argument_bytes),
+            read_bytes: self.max_read_bytes.unwrap_or(base.read_bytes),
+            hash_bytes: self.max_hash_bytes.unwrap_or(base.hash_bytes),
+            write_bytes: write.unwrap_or(base.write_bytes),
+            edit_bytes: self.max_edit_bytes.or(write).unwrap_or(base.edit_bytes),
+            append_bytes: self.max_append_bytes.or(write).unwrap_or(base.append_bytes),
+            appended_file_bytes: self.max_appended_file_bytes.unwrap_or(base.appended_file_bytes),
+            copy_bytes: self.max_copy_bytes.unwrap_or(base.copy_bytes),
+            list_entries: self.max_list_entries.unwrap_or(base.list_entries),
+            list_bytes: self.max_list_bytes.unwrap_or(base.list_bytes),
+            find_results: self.max_find_results.unwrap_or(base.find_results),
+            search_matches: self.max_search_matches.unwrap_or(base.search_matches),
+            search_bytes: self.max_search_bytes.unwrap_or(base.search_bytes),
+            delete_names: self.max_delete_names.unwrap_or(base.delete_names),
+            walk_entries: self.max_walk_entries.unwrap_or(base.walk_entries),
+            undo_session_bytes: self.max_undo_session_bytes.unwrap_or(base.undo_session_bytes),
+            undo_bytes: self.max_undo_bytes.unwrap_or(base.undo_bytes),
+            run_memory_bytes: self.max_run_memory_bytes.unwrap_or(base.run_memory_bytes),
+            run_disk_bytes: self.max_run_disk_bytes.unwrap_or(base.run_disk_bytes),
+            run_tmp_bytes: self.max_run_tmp_bytes.unwrap_or(base.run_tmp_bytes),
+            run_file_bytes: self.max_run_file_bytes.unwrap_or(base.run_file_bytes),
+            run_output_bytes: self.max_run_output_bytes.unwrap_or(base.run_output_bytes),
+            run_processes: self.max_run_processes.unwrap_or(base.run_processes),
+            run_open_files: self.max_run_open_files.unwrap_or(base.run_open_files),
+            run_time: self.run_duration.map_or(base.run_time, |span| span.0),
+            longest_run_time: self.max_run_duration.map_or(base.longest_run_time, |span| span.0),
+            run_cpu_time: self.max_run_cpu_duration.map_or(base.run_cpu_time, |span| span.0),
+            call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
+            approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
+            denials_in_a_row: base.denials_in_a_row,
+        }
+    }
+}
+
+/// A length of time: seconds, or a text such as `10s` or `5m`.
+#[derive(Clone, Copy, Debug)]
+struct Span(Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a number of seconds, or a text such as \"10s\"")]
+        enum Written {
+            Seconds(u64),
+            Text(String),
+        }
+        let span = match Written::deserialize(deserializer)? {
+            Written::Seconds(seconds) => Duration::from_secs(seconds),
+            Written::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
+        };
+        if span.is_zero() {
+            return Err(serde::de::Error::custom("a length of time must be more than nothing"));
+        }
+        Ok(Self(span))
+    }
+}
