@@ -1,0 +1,198 @@
+//! What it costs to show a program the workspace, and to commit what it left: 10,000 files.
+//!
+//! `cargo bench -p ringfence-fs --bench layer`. Printed is the best time of each, beside copying the same files without any
+//! promise, and copying them with one sync in the end.
+
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
+#![allow(clippy::disallowed_methods, reason = "a bench compares with the plain way")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use ringfence_fs::{Fence, MountSpec, Options, Rights};
+use ringfence_kernel::{
+    Bits, Changes, Choice, Context, Dialect, Face, Host, Limits, MemoryStore, Nobody, Pace, Parts, Plan, Preset,
+    Preview, Principal, Registry, Session, Signal, Ticket, Tool, ToolCall, ToolError, Unrecorded, View, Workspace,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+const FILES: usize = 10_000;
+const ROUNDS: usize = 3;
+
+fn main() {
+    // `cargo test --benches` only asks whether this builds and starts.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let mut times: Vec<(&str, Duration)> = Vec::new();
+    for _ in 0..ROUNDS {
+        for (what, time) in round() {
+            match times.iter_mut().find(|(known, _)| *known == what) {
+                Some((_, best)) => *best = time.min(*best),
+                None => times.push((what, time)),
+            }
+        }
+    }
+    println!("{FILES} files, best of {ROUNDS}");
+    for (what, time) in times {
+        println!("{:>10.1} ms  {what}", time.as_secs_f64() * 1e3);
+    }
+}
+
+/// Commits a layer, as a tool that ran a program in it would.
+struct Commit(Arc<dyn Workspace>);
+
+/// Commit a layer.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Args {
+    upper: PathBuf,
+    started: u64,
+}
+
+/// Nothing more is said.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Done {
+    change: String,
+}
+
+impl Tool for Commit {
+    type Args = Args;
+    type Work = Box<dyn Changes>;
+    type Outcome = Done;
+
+    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Self::Work>, ToolError> {
+        let view = View { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
+        let work = self.0.changes(&view, fs::File::open(args.upper).expect("a layer").into(), cx)?;
+        Ok(Plan { touches: work.touches(), work })
+    }
+
+    fn preview(&self, work: &mut Self::Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+        work.preview(cx)
+    }
+
+    fn run(&self, work: Self::Work, ticket: &Ticket<'_>) -> Result<Done, ToolError> {
+        work.commit(ticket)?;
+        Ok(Done { change: ticket.change().to_owned() })
+    }
+}
+
+fn round() -> Vec<(&'static str, Duration)> {
+    // Beside the build and not in memory: a sync has to mean something.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let root = directory.path().join("ws");
+    fs::create_dir(&root).expect("a workspace");
+    let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
+    let fence =
+        Fence::new(workspace, Vec::new(), &directory.path().join("state"), Options::default()).expect("a fence");
+    let caller = Caller::new(&fence);
+    let mut times = Vec::new();
+    let mut time = |what, act: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        act();
+        times.push((what, begun.elapsed()));
+    };
+    let (new, changed) = (memory.path().join("new"), memory.path().join("changed"));
+    fill(&new, "first");
+    fill(&changed, "second");
+    time("copy them", &mut || copy(&new, &directory.path().join("copy")));
+    time("copy them, and sync", &mut || {
+        copy(&new, &directory.path().join("synced"));
+        rustix::fs::syncfs(fs::File::open(&root).expect("a directory")).expect("a sync");
+    });
+    let started = caller.started();
+    time("commit them in new directories", &mut || caller.commit(&new, started));
+    time("view a workspace that has them", &mut || _ = caller.started());
+    let started = caller.started();
+    time("commit a change of each", &mut || caller.commit(&changed, started));
+    time("compare a layer in which nothing changed", &mut || caller.compare(&changed));
+    time("undo the change of each", &mut || caller.call("undo", "{}"));
+    times
+}
+
+fn fill(at: &Path, word: &str) {
+    for n in 0..FILES {
+        let path = at.join(format!("d{}/f{n}.txt", n % 100));
+        fs::create_dir_all(path.parent().expect("it has one")).expect("directories");
+        fs::write(path, format!("{word} {n}\n").repeat(50)).expect("a file");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for n in 0..FILES {
+        let name = format!("d{}/f{n}.txt", n % 100);
+        if n < 100 {
+            fs::create_dir_all(to.join(format!("d{n}"))).expect("directories");
+        }
+        fs::copy(from.join(&name), to.join(&name)).expect("a copy");
+    }
+}
+
+struct Caller {
+    host: Host,
+    session: Arc<Session>,
+    workspace: Arc<dyn Workspace>,
+    limits: Limits,
+}
+
+impl Caller {
+    fn new(fence: &Fence) -> Self {
+        let workspace = fence.workspace("workspace").expect("a workspace");
+        let mut registry = Registry::new();
+        ringfence_fs::register(&mut registry, fence).expect("tools");
+        let face = Face::standard::<Args, Done>("commit_layer");
+        registry.register(Commit(Arc::clone(&workspace)), [face]).expect("a tool");
+        let limits = Limits { call_time: Duration::from_secs(600), ..Limits::of(Dialect::Standard) };
+        let session = Session {
+            id: "bench".to_owned(),
+            principal: Principal::agent("bench"),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: limits.clone(),
+            catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
+            bits: Bits::default(),
+        };
+        let host = Host::new(Parts {
+            policy: Box::new(Preset::Edits),
+            approver: Box::new(Nobody { advice: String::new() }),
+            audit: Box::new(Unrecorded),
+            store: Box::new(MemoryStore::default()),
+            workers: 2,
+        });
+        Self { host, session: Arc::new(session), workspace, limits }
+    }
+
+    fn view(&self) -> View {
+        let signal = Signal::new();
+        self.workspace.view(&Context::new(&self.limits, Pace::Patient, &signal)).expect("a view")
+    }
+
+    fn started(&self) -> u64 {
+        let started = self.view().started.duration_since(UNIX_EPOCH).expect("a time");
+        u64::try_from(started.as_nanos()).expect("a time")
+    }
+
+    fn compare(&self, upper: &Path) {
+        let signal = Signal::new();
+        let cx = Context::new(&self.limits, Pace::Patient, &signal);
+        let upper = fs::File::open(upper).expect("a layer");
+        let changes = self.workspace.changes(&self.view(), upper.into(), &cx).expect("changes");
+        assert!(changes.list().is_empty());
+    }
+
+    fn commit(&self, upper: &Path, started: u64) {
+        self.call("commit_layer", &format!(r#"{{"upper":{upper:?},"started":{started}}}"#));
+    }
+
+    fn call(&self, tool: &str, arguments: &str) {
+        let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let cancel = CancellationToken::new();
+        let reply = runtime.block_on(self.host.call(&self.session, call, &cancel)).expect("a reply");
+        assert!(reply.error.is_none(), "{}", reply.text.chars().take(300).collect::<String>());
+    }
+}
