@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ringfence_fs::{Fence, Rights};
+use ringfence_fs::{Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
     ChangeKind, ChangedPath, Changes, Context, Dialect, ErrorKind, Face, Limits, Pace, Plan, Preset, Preview, Registry,
     Signal, Ticket, Tool, ToolError, View, Workspace,
@@ -101,6 +101,7 @@ impl Layered {
     /// The program starts now.
     pub(crate) fn above(world: World) -> Self {
         let upper = world.host_path().join("upper");
+        unlock(&upper);
         let _ = fs::remove_dir_all(&upper);
         fs::create_dir(&upper).unwrap();
         Self::again(world, upper)
@@ -191,6 +192,10 @@ impl Layered {
     }
 }
 
+/// What a program leaves, and what somebody else does meanwhile.
+type Program = fn(&Layered);
+type Somebody = fn(&Path);
+
 /// What is in a workspace: every path, with what it is and its mode.
 pub(crate) type Tree = Vec<(PathBuf, What, u32)>;
 
@@ -204,6 +209,15 @@ pub(crate) fn kept(root: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// Lets whoever owns it remove everything below a directory.
+pub(crate) fn unlock(directory: &Path) {
+    let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o755));
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        unlock(&entry.path());
+    }
 }
 
 pub(crate) fn mark(path: &Path, name: &str, value: &str) {
@@ -371,7 +385,7 @@ fn what_its_owner_may_not_read_is_read() {
 
 #[test]
 fn pipes_sockets_and_devices_are_refused() {
-    let shapes: [(&str, fn(&Path)); 3] = [
+    let shapes: [(&str, Somebody); 3] = [
         ("a pipe", |path| mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap()),
         ("a socket", |path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
         ("a device", |path| {
@@ -501,7 +515,7 @@ fn the_keep_never_goes() {
 
 #[test]
 fn what_somebody_else_changed_meanwhile_is_a_conflict() {
-    let cases: [(&str, fn(&Layered), fn(&Path)); 10] = [
+    let cases: [(&str, Program, Somebody); 10] = [
         ("modified", |l| _ = l.write("a", "new"), |root| fs::write(root.join("a"), "mine").unwrap()),
         (
             "mode",
@@ -903,4 +917,50 @@ fn nothing_is_opened_that_is_not_a_file() {
     let writer = fs::OpenOptions::new().write(true).custom_flags(0o4000).open(&pipe);
     assert!(writer.is_err());
     layered.refused(ErrorKind::WrongType, "`a` is a pipe");
+}
+
+#[test]
+fn a_guarded_file_is_judged_whoever_changes_it() {
+    #[derive(Debug)]
+    struct NoBad;
+    impl ringfence_fs::ChangeRule for NoBad {
+        fn judge(&self, change: &ringfence_fs::Change<'_>) -> Result<(), ToolError> {
+            match change.after {
+                Some(after) if after.starts_with(b"good") => Ok(()),
+                _ => Err(ToolError::new(ErrorKind::Schema, format!("`{}` must be good", change.shown))),
+            }
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (root, upper) = (directory.path().join("ws"), directory.path().join("upper"));
+    let spec = || MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
+    let cases: [(&str, Option<ErrorKind>, Somebody); 7] = [
+        ("good", None, |upper| fs::write(upper.join("d/guarded"), "good too").unwrap()),
+        ("bad", Some(ErrorKind::Schema), |upper| fs::write(upper.join("d/guarded"), "bad").unwrap()),
+        ("gone", Some(ErrorKind::Schema), |upper| {
+            mknodat(CWD, upper.join("d/guarded"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        }),
+        ("a directory", Some(ErrorKind::PermissionDenied), |upper| fs::create_dir(upper.join("d/guarded")).unwrap()),
+        ("a link", Some(ErrorKind::PermissionDenied), |upper| symlink("x", upper.join("d/guarded")).unwrap()),
+        ("alike", Some(ErrorKind::PermissionDenied), |upper| fs::write(upper.join("d/GUARDED"), "good").unwrap()),
+        ("the directory of it", Some(ErrorKind::PermissionDenied), |upper| {
+            fs::remove_dir(upper.join("d")).unwrap();
+            mknodat(CWD, upper.join("d"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        }),
+    ];
+    for (what, expected, program) in cases {
+        for made in [&root, &upper] {
+            let _ = fs::remove_dir_all(made);
+            fs::create_dir_all(made.join("d")).unwrap();
+        }
+        fs::write(root.join("d/guarded"), "good").unwrap();
+        let state = directory.path().join(format!("state-{what}"));
+        let mut fence = Fence::new(spec(), Vec::new(), &state, Options::default()).unwrap();
+        fence.guard("workspace", "d/guarded", Arc::new(NoBad)).unwrap();
+        let world = World::around(fence, setup());
+        let layered = Layered::again(world, upper.clone());
+        program(&upper);
+        let answer = layered.commit();
+        assert_eq!(answer.error, expected, "{what}: {}", answer.text);
+    }
 }

@@ -145,30 +145,15 @@ impl World {
             let graph = setup.graph.map(|path| GraphSource::new(&fence, path).unwrap());
             fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph })).unwrap();
         }
-        let mut registry = Registry::new();
-        ringfence_fs::register(&mut registry, &fence).unwrap();
-        if let Some(register) = setup.extra {
-            register(&mut registry, &fence);
-        }
-        let session = Session {
-            id: "test".to_owned(),
-            principal: Principal::agent("test"),
-            dialect: setup.dialect,
-            agent: None,
-            limits: setup.limits,
-            catalog: registry.catalog(setup.dialect, &Choice::default()).unwrap(),
-            bits: Bits::default(),
-        };
-        let host = Host::new(Parts {
-            policy: Box::new(setup.preset),
-            approver: match setup.person {
-                Some(person) => Box::new(person),
-                None => Box::new(Nobody { advice: "this is a test".to_owned() }),
-            },
-            audit: setup.trace.map_or_else(|| Box::new(Unrecorded) as Box<dyn AuditSink>, |trace| Box::new(trace)),
-            store: Box::new(MemoryStore::default()),
-            workers: setup.workers,
-        });
+        let (host, session) = serve(&fence, setup);
+        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
+    }
+
+    /// Somebody else's fence, served.
+    pub(crate) fn around(fence: Fence, setup: Setup) -> Self {
+        let directory = Home::Own(tempfile::tempdir().unwrap());
+        let (root, outside) = (directory.path().to_owned(), directory.path().to_owned());
+        let (host, session) = serve(&fence, setup);
         Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
@@ -262,4 +247,33 @@ impl World {
     pub(crate) fn read(&self, path: &str) -> String {
         std::fs::read_to_string(self.root.join(path)).unwrap()
     }
+}
+
+/// A host and a session with every tool of a fence.
+fn serve(fence: &Fence, setup: Setup) -> (Host, Session) {
+    let mut registry = Registry::new();
+    ringfence_fs::register(&mut registry, fence).unwrap();
+    if let Some(register) = setup.extra {
+        register(&mut registry, fence);
+    }
+    let session = Session {
+        id: "test".to_owned(),
+        principal: Principal::agent("test"),
+        dialect: setup.dialect,
+        agent: None,
+        limits: setup.limits,
+        catalog: registry.catalog(setup.dialect, &Choice::default()).unwrap(),
+        bits: Bits::default(),
+    };
+    let host = Host::new(Parts {
+        policy: Box::new(setup.preset),
+        approver: match setup.person {
+            Some(person) => Box::new(person),
+            None => Box::new(Nobody { advice: "this is a test".to_owned() }),
+        },
+        audit: setup.trace.map_or_else(|| Box::new(Unrecorded) as Box<dyn AuditSink>, |trace| Box::new(trace)),
+        store: Box::new(MemoryStore::default()),
+        workers: setup.workers,
+    });
+    (host, session)
 }
