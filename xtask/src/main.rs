@@ -9,11 +9,12 @@ mod tidy;
 
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench search [DIR] | mutants
+const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
+  bench layer  showing programs the workspace, and committing what they left
   bench search our search and ripgrep's on the same tree
   mutants      whether the tests notice when a decision of the gate is changed";
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["mutants"] => mutants::run(),
+        ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }

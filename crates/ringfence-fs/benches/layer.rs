@@ -1,6 +1,6 @@
 //! What it costs to show a program the workspace, and to commit what it left: 10,000 files.
 //!
-//! `cargo bench -p ringfence-fs --bench layer`. Printed is the best time of each, beside copying the same files without any
+//! `cargo xtask bench layer` runs it. Printed is the best time of each, beside copying the same files without any
 //! promise, and copying them with one sync in the end.
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]

@@ -2,6 +2,7 @@
 //!
 //! Nothing of it is done yet. What would be at a path is at present somewhere else: at another path, or in the keep.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use ringfence_kernel::{Context, Pace, ToolError};
@@ -23,6 +24,9 @@ pub(super) struct Picture<'a> {
     pub(super) mount: &'a Mount,
     pub(super) cx: &'a Context<'a>,
     strokes: Vec<Stroke>,
+    /// The last stroke that set each path, to find it among very many.
+    set: HashMap<Vec<u8>, usize>,
+    moved: bool,
 }
 
 /// Where something is at present.
@@ -64,10 +68,14 @@ enum Located {
 
 impl<'a> Picture<'a> {
     pub(super) fn new(mount: &'a Mount, cx: &'a Context<'a>) -> Self {
-        Self { mount, cx, strokes: Vec::new() }
+        Self { mount, cx, strokes: Vec::new(), set: HashMap::new(), moved: false }
     }
 
     pub(super) fn paint(&mut self, stroke: Stroke) {
+        match &stroke {
+            Stroke::Set { path, .. } => _ = self.set.insert(path.clone(), self.strokes.len()),
+            Stroke::Move { .. } => self.moved = true,
+        }
         self.strokes.push(stroke);
     }
 
@@ -79,10 +87,22 @@ impl<'a> Picture<'a> {
         })
     }
 
+    /// The last stroke that set a path or a directory above it. Where nothing was moved, no other one counts.
+    fn last_set(&self, path: &[u8]) -> Option<usize> {
+        let mut last = self.set.get(path).copied();
+        let mut above = path;
+        while !above.is_empty() {
+            above = split(above).0;
+            last = last.max(self.set.get(above).copied());
+        }
+        last
+    }
+
     /// Where what would be at a path is at present.
     fn locate(&self, path: &[u8]) -> Located {
         let mut path = path.to_vec();
-        for stroke in self.strokes.iter().rev() {
+        let end = if self.moved { self.strokes.len() } else { self.last_set(&path).map_or(0, |last| last + 1) };
+        for stroke in self.strokes[..end].iter().rev() {
             match stroke {
                 Stroke::Set { path: at, thing } => match (below(&path, at), thing) {
                     (None, _) => {}

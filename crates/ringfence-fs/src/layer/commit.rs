@@ -40,8 +40,12 @@ pub(super) fn commit(left: &Left, ticket: &Ticket<'_>) -> Result<(), ToolError> 
     if left.items.is_empty() {
         return Ok(());
     }
-    let Some(journal) = mount.journal.as_ref().filter(|_| mount.rights == Rights::ReadWrite) else {
+    if mount.rights == Rights::ReadOnly {
         return Err(ToolError::new(ErrorKind::ReadOnly, "the workspace is read-only; nothing was changed"));
+    }
+    let Some(journal) = &mount.journal else {
+        let message = "without a journal, what a program changed cannot be committed; nothing was changed";
+        return Err(ToolError::new(ErrorKind::Unavailable, message));
     };
     if ticket.change().is_empty() {
         return Err(ToolError::new(ErrorKind::Internal, "a call that changes nothing cannot commit changes"));
@@ -270,7 +274,11 @@ impl Planner<'_> {
         let was = item.was.as_ref().filter(|_| !item.changes_kind()).map(|was| was.stamp);
         let old = was.map(|was| self.open_old(item, &was)).transpose()?.flatten();
         let image = self.image();
-        let staged = self.stage.make(&image, item, inside, old.as_ref())?.ok_or_else(|| meanwhile(&name))?;
+        let above = fstat(self.parents.open(&item.path)?).map_err(|errno| fault(errno, &name))?;
+        let staged = self
+            .stage
+            .make(&image, (item, inside), &Stamp::of(&above), old.as_ref())?
+            .ok_or_else(|| meanwhile(&name))?;
         let new = Known::of(&staged.stamp);
         let path = show(&item.path);
         let Some(was) = was else {

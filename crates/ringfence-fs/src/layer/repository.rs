@@ -15,6 +15,7 @@ pub(super) struct Repositories<'a> {
     mount: &'a Mount,
     /// What is there after the commit, and what is not, by path.
     items: HashMap<&'a [u8], bool>,
+    /// Whether a directory is one or lies in one.
     known: HashMap<Vec<u8>, bool>,
 }
 
@@ -27,23 +28,28 @@ impl<'a> Repositories<'a> {
     /// Whether a path lies in one.
     pub(super) fn have(&mut self, path: &[u8]) -> bool {
         let mut directory = split(path).0;
-        while !directory.is_empty() {
-            if self.is_one(directory) {
-                return true;
+        // Each directory is asked about once, however deep the tree.
+        let mut unknown = Vec::new();
+        let mut inside = loop {
+            if let Some(known) = self.known.get(directory) {
+                break *known;
+            }
+            unknown.push(directory);
+            if directory.is_empty() {
+                break false;
             }
             directory = split(directory).0;
+        };
+        for directory in unknown.into_iter().rev() {
+            inside = inside || self.is_one(directory);
+            self.known.insert(directory.to_vec(), inside);
         }
-        self.is_one(b"")
+        inside
     }
 
-    fn is_one(&mut self, directory: &[u8]) -> bool {
-        if let Some(known) = self.known.get(directory) {
-            return *known;
-        }
+    fn is_one(&self, directory: &[u8]) -> bool {
         let has = |name: &[u8]| self.has(directory, name);
-        let is_one = has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")));
-        self.known.insert(directory.to_vec(), is_one);
-        is_one
+        has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")))
     }
 
     fn has(&self, directory: &[u8], name: &[u8]) -> bool {

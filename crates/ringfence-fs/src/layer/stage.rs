@@ -5,11 +5,14 @@
 //!
 //! Not here: taking their places (`step.rs`).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, symlinkat, syncfs};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat, futimens, mkdirat,
+    symlinkat, syncfs,
+};
 use rustix::io::Errno;
 
 use super::compare::{Item, Now, shown};
@@ -30,6 +33,9 @@ pub(super) const FEW: usize = 16;
 /// The mode of a directory that can be filled, and moved by whoever owns it.
 const OPEN: u32 = 0o700;
 
+/// Everything new in a directory with this bit gets the directory's group, and a directory the bit too.
+const SET_GROUP: u32 = 0o2000;
+
 /// Makes things in the keep.
 pub(super) struct Stage<'a> {
     pub(super) mount: &'a Mount,
@@ -40,6 +46,8 @@ pub(super) struct Stage<'a> {
     one_by_one: bool,
     /// Who owns new things, where we may say so.
     owner: Option<(Uid, Gid)>,
+    /// The group of a directory that gives it to everything new in it.
+    group: Cell<Option<Gid>>,
     buffer: RefCell<Vec<u8>>,
     /// The directory of the layer that was read last, and where it is.
     last: RefCell<Option<(Vec<u8>, OwnedFd)>>,
@@ -64,18 +72,19 @@ impl<'a> Stage<'a> {
         let owner = Stamp::of(&fstat(&mount.root).map_err(|errno| fault(errno, "."))?).owner;
         let owner = mount.privileged.then(|| (Uid::from_raw(owner.0), Gid::from_raw(owner.1)));
         let (buffer, last) = (RefCell::new(vec![0; 256 << 10]), RefCell::default());
-        Ok(Self { mount, keep, upper, cx, one_by_one: count <= FEW, owner, buffer, last })
+        Ok(Self { mount, keep, upper, cx, one_by_one: count <= FEW, owner, group: Cell::new(None), buffer, last })
     }
 
-    /// Makes an item under a name in the keep, with the items that come with it. An old file's owner and attributes are
-    /// kept by the one that replaces it.
+    /// Makes an item under a name in the keep, with the items that come with it, as if it were made in the directory
+    /// `above`. An old file's owner and attributes are kept by the one that replaces it.
     pub(super) fn make(
         &self,
         image: &str,
-        item: &Item,
-        inside: &[Item],
+        (item, inside): (&Item, &[Item]),
+        above: &Stamp,
         old: Option<&Old>,
     ) -> Result<Option<Staged>, ToolError> {
+        self.group.set((above.mode & SET_GROUP != 0).then(|| Gid::from_raw(above.owner.1)));
         let name = shown(self.mount, &item.path);
         let fail = |errno| fault(errno, &name);
         let keep = self.keep.fd();
@@ -90,7 +99,8 @@ impl<'a> Stage<'a> {
             Some(Now::Directory { mode }) => {
                 self.make_tree(image, item, inside)?;
                 // Its owner has to be able to write to what they move.
-                later = (mode & 0o200 == 0).then_some(*mode);
+                let bit = if self.group.get().is_some() { SET_GROUP } else { 0 };
+                later = (mode & 0o200 == 0).then_some(mode | bit);
                 None
             }
         };
@@ -125,10 +135,7 @@ impl<'a> Stage<'a> {
                 Some(Now::Link { target }) => self.make_link(here, target, &name)?,
                 Some(Now::Directory { .. }) => {
                     mkdirat(here.0, here.1, Mode::from_raw_mode(OPEN)).map_err(fail)?;
-                    if let Some((user, group)) = self.owner {
-                        let directory = self.open_kept(&path).map_err(fail)?;
-                        fchown(&directory, Some(user), Some(group)).map_err(fail)?;
-                    }
+                    self.own(here, &name)?;
                 }
                 None => {}
             }
@@ -138,6 +145,7 @@ impl<'a> Stage<'a> {
             let Some(Now::Directory { mode }) = item.now else { continue };
             let is_top = item.path.len() == top;
             let mode = if is_top && mode & 0o200 == 0 { mode | OPEN } else { mode };
+            let mode = if self.group.get().is_some() { mode | SET_GROUP } else { mode };
             let directory = self.open_kept(&at(&item.path));
             let permitted = directory.and_then(|directory| {
                 fchmod(&directory, Mode::from_raw_mode(mode))?;
@@ -160,12 +168,26 @@ impl<'a> Stage<'a> {
     ) -> Result<(), ToolError> {
         let fail = |errno| fault(errno, shown);
         symlinkat(target, directory, name).map_err(fail)?;
-        match self.owner {
-            Some((user, group)) => {
-                chownat(directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)
+        self.own((directory, name), shown)
+    }
+
+    /// Gives something new to whom it belongs.
+    fn own(&self, (directory, name): (BorrowedFd<'_>, &[u8]), shown: &str) -> Result<(), ToolError> {
+        let owned = match (self.owner, self.group.get()) {
+            (Some((user, group)), above) => {
+                let group = above.unwrap_or(group);
+                chownat(directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
             }
-            None => Ok(()),
-        }
+            // Whoever is not of that group cannot give it away, and keeps their own.
+            (None, Some(group)) => {
+                chownat(directory, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW).or_else(|errno| match errno {
+                    Errno::PERM => Ok(()),
+                    other => Err(other),
+                })
+            }
+            (None, None) => Ok(()),
+        };
+        owned.map_err(|errno| fault(errno, shown))
     }
 
     fn make_file(
@@ -192,13 +214,15 @@ impl<'a> Stage<'a> {
                 }
                 copy_attributes(&old.fd, &file).map_err(fail)?;
             }
-            None => {
-                if let Some((user, group)) = self.owner {
-                    fchown(&file, Some(user), Some(group)).map_err(fail)?;
-                }
-            }
+            None => self.own((directory, name), &shown)?,
         }
         fchmod(&file, Mode::from_raw_mode(*mode)).map_err(fail)?;
+        // Builds go by which of two files is newer, so the time is the program's.
+        let modified = Timespec {
+            tv_sec: i64::try_from(seen.modified.div_euclid(1_000_000_000)).unwrap_or_default(),
+            tv_nsec: i64::try_from(seen.modified.rem_euclid(1_000_000_000)).unwrap_or_default(),
+        };
+        futimens(&file, &Timestamps { last_access: modified, last_modification: modified }).map_err(fail)?;
         if self.one_by_one {
             fsync(&file).map_err(fail)?;
         }

@@ -819,11 +819,14 @@ fn new_things_belong_to_whom_the_workspace_belongs() {
         eprintln!("only root can give files to others");
         return;
     }
-    let layered = Layered::new(&[("a", "a")]);
+    let layered = Layered::new(&[("a", "a"), ("team/b", "b")]);
+    std::os::unix::fs::chown(layered.world.root.join("team"), Some(1234), Some(99)).unwrap();
+    fs::set_permissions(layered.world.root.join("team"), fs::Permissions::from_mode(0o2775)).unwrap();
     std::os::unix::fs::chown(&layered.world.root, Some(1234), Some(2345)).unwrap();
     std::os::unix::fs::chown(layered.world.root.join("a"), Some(77), Some(88)).unwrap();
     let layered = Layered::above(layered.world);
-    layered.write("a", "b").write("d/x", "x");
+    layered.write("a", "b").write("d/x", "x").write("team/d/x", "x");
+    fs::set_permissions(layered.upper.join("team"), fs::Permissions::from_mode(0o775)).unwrap();
     symlink("x", layered.upper.join("d/l")).unwrap();
     layered.committed();
     let owner =
@@ -832,6 +835,9 @@ fn new_things_belong_to_whom_the_workspace_belongs() {
         [owner("a"), owner("d"), owner("d/x"), owner("d/l")],
         [(77, 88), (1234, 2345), (1234, 2345), (1234, 2345)]
     );
+    // A directory that gives its group to what is made in it does so here too.
+    assert_eq!([owner("team/d"), owner("team/d/x")], [(1234, 99), (1234, 99)]);
+    assert_eq!(fs::metadata(layered.world.root.join("team/d")).unwrap().mode() & 0o7000, 0o2000);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A commit is there or it is not, whenever the process dies and whatever the file system answers.
 //!
 //! This program starts itself again under `strace`, which kills it as it enters a call of the kernel, or lets the call fail.
-//! Every point is tried: the first call of a kind, the second, and so on until the program gets through.
+//! Every point is tried: the first call of a kind, the second, and so on until the program gets through. With
+//! `RINGFENCE_FULL=1` calls that only look are killed at too.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -32,6 +33,9 @@ const KILLED_AT: &[&str] = &[
     "flock",
 ];
 
+/// Calls that only look, for a run that takes its time.
+const LOOKING: &[&str] = &["openat2", "openat", "newfstatat", "fstat", "pread64", "getdents64", "flistxattr", "close"];
+
 const FAILING: &[(&str, &str)] = &[
     ("write", "ENOSPC"),
     ("fsync", "EIO"),
@@ -47,7 +51,7 @@ const FAILING: &[(&str, &str)] = &[
 ];
 
 /// More calls of one kind than a commit makes.
-const MANY: usize = 200;
+const MANY: usize = 1000;
 
 /// Whether everything is put on disk one by one, or at once.
 #[derive(Clone, Copy, Debug)]
@@ -173,6 +177,13 @@ fn kill_everywhere(size: Size, calls: &[&str]) {
 fn a_commit_that_is_killed_anywhere_is_made_or_not() {
     if can_trace() {
         kill_everywhere(Size::Few, KILLED_AT);
+    }
+}
+
+#[test]
+fn a_commit_that_is_killed_while_it_looks_is_made_or_not() {
+    if can_trace() && std::env::var_os("RINGFENCE_FULL").is_some() {
+        kill_everywhere(Size::Few, LOOKING);
     }
 }
 
