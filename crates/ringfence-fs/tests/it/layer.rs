@@ -12,7 +12,7 @@ use ringfence_kernel::{
     ChangeKind, ChangedPath, Changes, Context, Dialect, ErrorKind, Face, Limits, Pace, Plan, Preset, Preview, Registry,
     Signal, Ticket, Tool, ToolError, View, Workspace,
 };
-use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, XattrFlags, mknodat, renameat_with, setxattr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -581,25 +581,71 @@ fn what_somebody_else_changed_meanwhile_is_a_conflict() {
 
 #[test]
 fn what_was_changed_right_before_the_start_is_no_conflict() {
-    let mut layered = Layered::new(&[("a", "0"), ("d/x", "x")]);
-    for round in 1..20 {
-        layered.world.write("a", round.to_string());
-        layered.world.write("d/x", round.to_string());
-        layered = Layered::above(layered.world);
-        layered.write("a", format!("{round}!")).whiteout("d");
-        layered.committed();
-        layered.world.write("d/x", "x");
+    for world in [World::in_memory(setup()), World::with(setup())] {
+        world.write("d/x", "x");
+        let mut layered = Layered::above(world);
+        for round in 1..20 {
+            layered.world.write("a", round.to_string());
+            layered.world.write("d/x", round.to_string());
+            layered = Layered::above(layered.world);
+            layered.write("a", format!("{round}!")).whiteout("d");
+            layered.committed();
+            layered.world.write("d/x", "x");
+        }
     }
 }
 
 #[test]
 fn what_is_changed_right_after_the_start_is_always_one() {
-    for round in 0..50 {
-        let layered = Layered::new(&[("a", "0")]);
-        layered.world.write("a", "1");
-        layered.write("a", format!("{round}!"));
-        layered.refused(ErrorKind::Conflict, "since the program started");
+    for world in [World::in_memory(setup()), World::with(setup())] {
+        world.write("a", "0");
+        let mut layered = Layered::above(world);
+        for round in 0..40 {
+            layered = Layered::above(layered.world);
+            layered.world.write("a", "1");
+            layered.write("a", format!("{round}!"));
+            layered.refused(ErrorKind::Conflict, "since the program started");
+        }
     }
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_while_it_is_committed_to_leads_nowhere() {
+    let world = World::in_memory(setup());
+    let twin = world.outside.join("twin");
+    fs::create_dir(&twin).unwrap();
+    fs::write(twin.join("f"), "outside").unwrap();
+    world.write("d/f", "inside");
+    symlink("../outside/twin", world.root.join("l")).unwrap();
+    let seconds = std::env::var("RINGFENCE_RACE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let until = std::time::Instant::now() + Duration::from_secs(seconds);
+    let (root, outside) = (world.root.clone(), snapshot(&world.outside));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let outside_path = world.outside.clone();
+    let (mut made, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = renameat_with(CWD, root.join("d"), CWD, root.join("l"), RenameFlags::EXCHANGE);
+            }
+        });
+        let mut world = Some(world);
+        for round in 0.. {
+            let Some(here) = world.take().filter(|_| std::time::Instant::now() < until) else { break };
+            let layered = Layered::above(here);
+            layered.write("d/f", round.to_string()).write("d/n/new", "new").whiteout("d/old");
+            // Nothing counts as changed: only the steps themselves stand between the two.
+            let arguments = json!({"upper": layered.upper, "started": u64::MAX / 4});
+            match layered.world.call("commit_layer", &arguments).error {
+                None => made += 1,
+                Some(_) => refused += 1,
+            }
+            assert_eq!(snapshot(&outside_path), outside);
+            world = Some(layered.world);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    println!("{made} commits were made, {refused} refused");
 }
 
 #[test]
