@@ -39,7 +39,14 @@ impl Mount {
         let Some(journal) = &self.journal else { return Ok(()) };
         match look(self.root.as_fd(), KEEP.as_bytes()) {
             Ok(None) => Ok(()),
-            Ok(Some(found)) if journal.owns(self.keep_identity(&found)) || is_blank(self, &found) => Ok(()),
+            Ok(Some(found)) if journal.owns(self.keep_identity(&found)) => {
+                if is_private(&found) {
+                    Ok(())
+                } else {
+                    Err(exposed())
+                }
+            }
+            Ok(Some(found)) if is_blank(self, &found) => Ok(()),
             _ => Err(foreign()),
         }
     }
@@ -183,11 +190,15 @@ fn open(mount: &Mount) -> Result<Keep, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL;
     let fd = openat(&mount.root, KEEP, flags, Mode::empty())?;
     let stamp = Stamp::of(&fstat(&fd)?);
-    // One that others can write to is not as we made it, whatever its inode is.
-    if stamp.mode & 0o077 != 0 || stamp.owner.0 != geteuid().as_raw() {
+    if !is_private(&stamp) {
         return Err(Errno::ACCESS);
     }
     Ok(Keep { fd, device: stamp.id.device })
+}
+
+/// One that others can write to is not as we made it, whatever its inode is.
+fn is_private(found: &Stamp) -> bool {
+    found.mode & 0o077 == 0 && found.owner.0 == geteuid().as_raw()
 }
 
 /// A directory of this user that nobody else may enter, with nothing in it: we made it and died, or somebody made it for
@@ -203,4 +214,9 @@ fn is_blank(mount: &Mount, found: &Stamp) -> bool {
 fn foreign() -> ToolError {
     let message = format!("the `{KEEP}` at the root was not made by this host, so nothing is changed");
     ToolError::new(ErrorKind::Unavailable, message).hint("a person has to move it away")
+}
+
+fn exposed() -> ToolError {
+    let message = format!("the `{KEEP}` at the root is open to others, so nothing is changed");
+    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to make it theirs alone again, with mode 700")
 }

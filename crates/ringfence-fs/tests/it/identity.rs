@@ -147,6 +147,43 @@ fn a_secret_that_is_changed_stays_one() {
 }
 
 #[test]
+fn a_secret_that_was_moved_and_changed_stays_one_when_that_is_undone_and_redone() {
+    let patch = "--- a/notes.txt\n+++ b/notes.txt\n@@ -1 +1,2 @@\n KEY=SECRET\n+B\n";
+    for (tool, arguments) in [
+        ("edit_file", json!({"path": "notes.txt", "oldText": "=", "newText": " = "})),
+        ("append_file", json!({"path": "notes.txt", "content": "B\n"})),
+        ("apply_patch", json!({"patch": patch})),
+        ("delete_file", json!({"path": "notes.txt"})),
+    ] {
+        let world = World::with(setup(&Person::saying_yes()));
+        world.write(".env", ENV);
+        world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
+        let change = world.value(tool, &arguments)["change"].clone();
+        let undo = world.value("undo", &json!({"change": change}))["change"].clone();
+        let world = world.reopened(setup(&Person::saying_no()));
+        check_secret(&world, "notes.txt");
+        // Nor can it be seen on the way.
+        for (tool, arguments) in [
+            ("redo", json!({"change": undo})),
+            ("show_change", json!({"change": change})),
+            ("undo", json!({"change": undo, "dryRun": true})),
+        ] {
+            let answer = world.call(tool, &arguments);
+            assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{tool}: {}", answer.text);
+        }
+        let world = world.reopened(setup(&Person::saying_yes()));
+        world.value("redo", &json!({"change": undo}));
+        let world = world.reopened(setup(&Person::saying_no()));
+        if tool != "delete_file" {
+            assert_eq!(world.error("read_file", &json!({"path": "notes.txt"})), ErrorKind::ApprovalDenied, "{tool}");
+        }
+        let world = world.reopened(setup(&Person::saying_yes()));
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(world.read(".env"), ENV, "{tool}");
+    }
+}
+
+#[test]
 fn what_is_written_anew_is_no_secret_and_neither_is_what_gets_the_inode_of_one() {
     let person = Person::saying_yes();
     let world = World::with(setup(&person));

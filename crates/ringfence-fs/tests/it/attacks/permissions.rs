@@ -4,14 +4,14 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use ringfence_kernel::ErrorKind::{PermissionDenied, WriteLimit};
+use ringfence_kernel::ErrorKind::{NotFound, PermissionDenied, Unavailable, WriteLimit};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
 use serde_json::json;
 
 use super::elsewhere::{Elsewhere, NOBODY, here, is_root, left_out, system};
 use super::every::Use;
 use super::{Case, Way, case, check, place_for};
-use crate::world::World;
+use crate::world::{Setup, World};
 
 fn chmod(world: &World, path: &str, mode: u32) {
     std::fs::set_permissions(world.root.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -229,6 +229,70 @@ fn a_file_of_another_owner_keeps_its_owner() {
             ),
         ]
     });
+}
+
+/// Nothing of a workspace is changed, and what is there can be read.
+#[track_caller]
+fn check_stopped(world: &World, change: &str) {
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "f", "content": "x"})),
+        ("write_file", json!({"path": "new", "content": "x"})),
+        ("append_file", json!({"path": "f", "content": "x"})),
+        ("create_directory", json!({"path": "d"})),
+        ("delete_file", json!({"path": "f"})),
+        ("undo", json!({"change": change})),
+    ] {
+        let answer = world.call(tool, &arguments);
+        let refused = answer.error == Some(Unavailable) || (tool == "undo" && answer.error == Some(NotFound));
+        assert!(refused, "{tool} {arguments}: {}", answer.text);
+    }
+    assert_eq!(world.value("read_file", &json!({"path": "f"}))["content"], "two");
+}
+
+#[test]
+fn a_keep_that_others_may_enter_stops_every_change() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.value("write_file", &json!({"path": "f", "content": "two"}))["change"].clone();
+    let change = change.as_str().unwrap();
+    for open in [0o770, 0o707, 0o720, 0o702, 0o701, 0o1777] {
+        chmod(&world, ".ringfence", open);
+        check_stopped(&world, change);
+    }
+    chmod(&world, ".ringfence", 0o700);
+    if is_root() {
+        let give = |owner| std::os::unix::fs::chown(world.root.join(".ringfence"), Some(owner), None).unwrap();
+        give(1234);
+        check_stopped(&world, change);
+        give(0);
+    }
+    world.value("undo", &json!({"change": change}));
+    assert_eq!(world.read("f"), "one");
+    if is_root() && !here() {
+        Elsewhere::new().run_as(NOBODY, "attacks::permissions::a_keep_that_others_may_enter_stops_every_change");
+    }
+}
+
+#[test]
+fn a_keep_of_another_owner_is_not_ours() {
+    let name = "workspace-with-a-keep-of-root";
+    if !here() {
+        if !is_root() {
+            return left_out("only root can make a directory that is root's");
+        }
+        let elsewhere = Elsewhere::new();
+        let workspace = elsewhere.temporary().join(name);
+        std::fs::create_dir_all(workspace.join(".ringfence")).unwrap();
+        std::fs::set_permissions(workspace.join(".ringfence"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&workspace, Some(NOBODY), Some(NOBODY)).unwrap();
+        return elsewhere.run_as(NOBODY, "attacks::permissions::a_keep_of_another_owner_is_not_ours");
+    }
+    let world = World::new();
+    std::fs::remove_dir(&world.root).unwrap();
+    std::fs::rename(std::env::temp_dir().join(name), &world.root).unwrap();
+    let world = world.reopened(Setup::default());
+    world.write("f", "two");
+    check_stopped(&world, "c-1");
 }
 
 /// Files of root's, made by root for the test that nobody runs.
