@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sensitivity, ToolError};
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
 use rustix::io::Errno;
 
@@ -128,7 +128,7 @@ impl Spot {
             given: self.path.shown(),
             resolved,
             shown: self.shown.clone(),
-            sensitivity: Sensitivity::default(),
+            ..Place::default()
         }
     }
 

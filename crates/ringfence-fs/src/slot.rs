@@ -205,6 +205,7 @@ impl Slot {
             resolved: self.resolved.clone(),
             shown: self.shown.clone(),
             sensitivity: self.sensitivity,
+            ..Place::default()
         }
     }
 

@@ -62,6 +62,6 @@ pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{CODE, Context, Listener, NET, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb};
+pub use tool::{CODE, Context, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb};
 pub use visible::{visible, visible_line};
 pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};

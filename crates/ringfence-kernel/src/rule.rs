@@ -219,7 +219,13 @@ impl<'a> Seen<'a> {
         let Place { mount, .. } = &touch.place;
         // What is known of a file whatever it is called holds under each of its names.
         let known = |name: Name| Name { sensitivity: name.sensitivity.or(touch.place.sensitivity), ..name };
-        let names = touch.place.names().map(|name| known(Name::new(name, Some(touch.verb)))).collect();
+        let names = match &touch.place {
+            // What its only name says was asked before, or will be once more.
+            Place { given, resolved: None, .. } if touch.verb != Verb::Fetch => {
+                vec![Name { path: PathName::new(given), sensitivity: touch.place.sensitive() }]
+            }
+            place => place.names().map(|name| known(Name::new(name, Some(touch.verb)))).collect(),
+        };
         Self { verb: Some(touch.verb), mount: Some(mount), names }
     }
 

@@ -5,7 +5,8 @@
 //!
 //! Not here: what follows from it. The policy decides (`policy.rs`).
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use unicode_normalization::UnicodeNormalization as _;
@@ -33,19 +34,25 @@ impl Sensitivity {
 
 /// What the name of a path, or of a directory above it, says about it.
 pub fn sensitivity(path: &str) -> Sensitivity {
-    static SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(SECRETS));
-    static NO_SECRET: LazyLock<Rules> = LazyLock::new(|| Rules::new(NO_SECRETS));
-    static GUARDED: LazyLock<Rules> = LazyLock::new(|| Rules::new(PROTECTED));
+    static RULES: LazyLock<Rules> =
+        LazyLock::new(|| Rules::new([(SECRETS, SECRET), (NO_SECRETS, NO_SECRET), (PROTECTED, GUARDED)]));
     let mut found = Sensitivity::default();
-    let mut above = String::new();
+    let mut above = Cow::Borrowed("");
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let part = fold(part);
-        found.secret |= SECRET.match_component(&above, &part) && !NO_SECRET.match_component(&above, &part);
-        found.protected |= GUARDED.match_component(&above, &part);
+        let said = RULES.match_component(&above, &part);
+        found.secret |= said & (SECRET | NO_SECRET) == SECRET;
+        found.protected |= said & GUARDED != 0;
         above = part;
     }
     found
 }
+
+/// Which tables have a row for a name.
+type Tables = u8;
+const SECRET: Tables = 1;
+const NO_SECRET: Tables = 2;
+const GUARDED: Tables = 4;
 
 /// A row is a name, or a directory and a name in it, anywhere in the path; it matches a file or a whole directory.
 /// One `*` in a name stands for anything.
@@ -199,43 +206,55 @@ const PROTECTED: &[&str] = &[
     "ringfence.toml",
 ];
 
-/// A table, made ready to be asked often.
+/// The tables, made ready to be asked often: one look tells what all of them say to a name.
 struct Rules {
-    exact: HashSet<&'static str>,
+    by_name: HashMap<&'static str, Row>,
     /// What stands before and after the `*`.
-    open: Vec<(&'static str, &'static str)>,
-    /// A directory and a name in it.
-    nested: Vec<(&'static str, &'static str)>,
+    open: Vec<(&'static str, &'static str, Tables)>,
+}
+
+#[derive(Default)]
+struct Row {
+    anywhere: Tables,
+    /// In a directory of this name.
+    nested: Vec<(&'static str, Tables)>,
 }
 
 impl Rules {
-    fn new(rows: &[&'static str]) -> Self {
-        let mut rules = Self { exact: HashSet::new(), open: Vec::new(), nested: Vec::new() };
-        for row in rows {
-            if let Some(nested) = row.split_once('/') {
-                rules.nested.push(nested);
-            } else if let Some(open) = row.split_once('*') {
-                rules.open.push(open);
+    fn new(tables: [(&[&'static str], Tables); 3]) -> Self {
+        let mut rules = Self { by_name: HashMap::new(), open: Vec::new() };
+        for (row, table) in tables.into_iter().flat_map(|(rows, table)| rows.iter().map(move |row| (*row, table))) {
+            if let Some((above, name)) = row.split_once('/') {
+                rules.by_name.entry(name).or_default().nested.push((above, table));
+            } else if let Some((start, end)) = row.split_once('*') {
+                rules.open.push((start, end, table));
             } else {
-                rules.exact.insert(row);
+                rules.by_name.entry(row).or_default().anywhere |= table;
             }
         }
         rules
     }
 
-    fn match_component(&self, above: &str, part: &str) -> bool {
-        let fits = |(start, end): &(&str, &str)| {
+    fn match_component(&self, above: &str, part: &str) -> Tables {
+        let fits = |(start, end, _): &&(&str, &str, Tables)| {
             part.len() >= start.len() + end.len() && part.starts_with(start) && part.ends_with(end)
         };
-        self.exact.contains(part) || self.open.iter().any(fits) || self.nested.contains(&(above, part))
+        let open = self.open.iter().filter(fits).fold(0, |said, (_, _, table)| said | table);
+        let Some(Row { anywhere, nested }) = self.by_name.get(part) else { return open };
+        let nested = nested.iter().filter(|(directory, _)| *directory == above);
+        nested.fold(open | anywhere, |said, (_, table)| said | table)
     }
 }
 
 /// A name as the worst file system compares it: what Windows drops at its end is dropped too.
-pub(crate) fn fold(part: &str) -> String {
+pub(crate) fn fold(part: &str) -> Cow<'_, str> {
+    // Most names are what they would become.
+    if part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        return Cow::Borrowed(part.trim_end_matches(['.', ' ']));
+    }
     let mut folded = fold_case(part);
     folded.truncate(folded.trim_end_matches(['.', ' ']).len());
-    folded
+    Cow::Owned(folded)
 }
 
 /// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), takes accents off their letters,

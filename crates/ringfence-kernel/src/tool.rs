@@ -6,7 +6,7 @@
 //! Not here: how a dialect names a tool and its arguments (`face.rs`).
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::sensitive::{Sensitivity, sensitivity};
@@ -160,7 +160,27 @@ pub struct Place {
     pub shown: String,
     /// What is known of it by what it is, whatever it is called here.
     pub sensitivity: Sensitivity,
+    pub named: Named,
 }
+
+/// What the names of a place say, once somebody asked. A copy is asked anew: it may get other names.
+#[derive(Debug, Default)]
+pub struct Named(OnceLock<Sensitivity>);
+
+impl Clone for Named {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// It follows from the names, which are compared themselves.
+impl PartialEq for Named {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Named {}
 
 impl Place {
     /// Every name that a rule has to be asked about.
@@ -177,13 +197,14 @@ impl Place {
             given: join(&self.given),
             resolved: self.resolved.as_deref().map(join),
             shown: join(&self.shown),
-            sensitivity: Sensitivity::default(),
+            ..Self::default()
         }
     }
 
     /// Why this deserves a second look, if it does: by its names, or by what it is.
     pub fn sensitive(&self) -> Sensitivity {
-        self.names().map(sensitivity).fold(self.sensitivity, Sensitivity::or)
+        let say = || self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::or);
+        self.sensitivity.or(*self.named.0.get_or_init(say))
     }
 }
 
