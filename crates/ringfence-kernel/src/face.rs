@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::decode::decode;
 use crate::dialect::Notes;
-use crate::{Context, Dialect, Limits, Next, Plan, Preview, Ticket, Tool, ToolError, Touch};
+use crate::{Context, Dialect, Effect, ErrorKind, Limits, Next, Plan, Preview, Ticket, Tool, ToolError, Touch};
 
 /// A tool as one dialect offers it.
 pub struct Face<T: Tool> {
@@ -35,6 +35,8 @@ pub struct Definition {
     pub parameters: Value,
     /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
     pub output: Option<Value>,
+    /// What its calls can do.
+    pub effect: Effect,
 }
 
 enum Render<T: Tool> {
@@ -51,7 +53,7 @@ impl<T: Tool> Face<T> {
         V: From<T::Outcome> + Serialize + JsonSchema,
     {
         Self {
-            definition: define::<A>(Dialect::Standard, name, Some(output_schema::<V>())),
+            definition: define::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
             render: Render::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
         }
@@ -65,7 +67,7 @@ impl<T: Tool> Face<T> {
         V: From<T::Outcome> + Serialize + JsonSchema,
     {
         Self {
-            definition: define::<A>(Dialect::Crewagent, name, Some(output_schema::<V>())),
+            definition: define::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
             render: Render::Value(|outcome, notes| Dialect::render_flat(&V::from(outcome), notes)),
         }
@@ -78,7 +80,7 @@ impl<T: Tool> Face<T> {
         ToolError: From<A::Error>,
     {
         Self {
-            definition: define::<A>(Dialect::Miniclaw, name, None),
+            definition: define::<A, T>(Dialect::Miniclaw, name, None),
             decode: decode_into::<A, T>,
             render: Render::Text(render),
         }
@@ -153,6 +155,7 @@ impl<T: Tool> Offer for Bound<T> {
     fn plan(&self, arguments: &str, cx: &Context<'_>) -> Result<(Vec<Touch>, Box<dyn Planned>), ToolError> {
         let args = (self.face.decode)(arguments, cx.limits.argument_bytes)?;
         let Plan { touches, work } = self.tool.plan(args, cx)?;
+        check_verbs::<T>(&touches)?;
         Ok((touches, Box::new(BoundPlan { tool: Arc::clone(&self.tool), face: Arc::clone(&self.face), work })))
     }
 }
@@ -171,13 +174,27 @@ impl<T: Tool> Planned for BoundPlan<T> {
         let outcome = tool.run(work, ticket)?;
         Ok(match tool.follow(outcome) {
             Next::Done(outcome) => Ran::Said(face.render(outcome, notes)),
-            Next::Rest(Plan { touches, work }) => Ran::Rest(touches, Box::new(Self { tool, face, work })),
+            Next::Rest(Plan { touches, work }) => {
+                check_verbs::<T>(&touches)?;
+                Ran::Rest(touches, Box::new(Self { tool, face, work }))
+            }
         })
     }
 
     fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError> {
         let outcome = self.tool.leave(self.work, refused)?;
         Ok(self.face.render(outcome, notes))
+    }
+}
+
+/// Callers were told what the tool can do, and may have decided by it.
+fn check_verbs<T: Tool>(touches: &[Touch]) -> Result<(), ToolError> {
+    match touches.iter().find(|touch| !T::VERBS.contains(&touch.verb)) {
+        None => Ok(()),
+        Some(touch) => {
+            let message = format!("the tool wants to {}, which it does not say that it does", touch.verb.as_str());
+            Err(ToolError::new(ErrorKind::Internal, message))
+        }
     }
 }
 
@@ -190,14 +207,15 @@ where
     Ok(decode::<A>(arguments, limit)?.try_into()?)
 }
 
-fn define<A: JsonSchema>(dialect: Dialect, name: &'static str, output: Option<Value>) -> Definition {
+fn define<A: JsonSchema, T: Tool>(dialect: Dialect, name: &'static str, output: Option<Value>) -> Definition {
     let mut schema = settings().into_generator().into_root_schema_for::<A>();
     schema.remove("title");
     let description = match schema.remove("description") {
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
-    Definition { dialect, name, description, parameters: Value::from(schema), output }
+    let effect = Effect { verbs: T::VERBS, same_again: T::SAME_AGAIN };
+    Definition { dialect, name, description, parameters: Value::from(schema), output, effect }
 }
 
 fn output_schema<V: JsonSchema>() -> Value {

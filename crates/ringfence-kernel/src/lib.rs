@@ -54,6 +54,7 @@ pub use policy::{Assurance, Decision, Policy, Preset, Question, Verdict};
 pub use preview::{Body, Entry, List, Preview};
 pub use record::{AuditLost, AuditSink, Moment, Record, Unrecorded};
 pub use registry::{Catalog, Choice, NameTaken, NoSuchTool, Registry};
+pub use resume::Returned;
 pub use rule::Rule;
 pub use rule_text::{BadRule, RuleText};
 pub use rules::{Layer, Rules};
@@ -62,6 +63,8 @@ pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
-pub use tool::{CODE, Context, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb};
+pub use tool::{
+    CODE, Context, Effect, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb,
+};
 pub use visible::{visible, visible_line};
 pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::ask::not_yet;
@@ -15,7 +16,8 @@ use crate::host::{Asked, Leg, moved};
 use crate::seal::Sealed;
 use crate::turn::Said;
 use crate::{
-    Answered, ApprovalRequest, Decision, ErrorKind, Fatal, Host, Reply, Session, Suspended, ToolCall, ToolError,
+    Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Reply, Session, Store,
+    Suspended, ToolCall, ToolError,
 };
 
 impl Host {
@@ -45,6 +47,36 @@ impl Host {
             }
         };
         self.go_on(session, call, Comeback { sealed, request, answered }, cancel).await
+    }
+
+    /// The same for a front whose client brings the whole call back, perhaps with the answer of its user. The call must be
+    /// the one that the token is for. An answer that is not sure enough is none, and leaves the request to others.
+    pub async fn resume_call(
+        &self,
+        session: &Arc<Session>,
+        back: Returned,
+        cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        let Returned { token, call, answered } = back;
+        let key = self.in_store(|store| store.key()).await?;
+        let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
+        if let Some(sealed) = Sealed::open(&token, &key).filter(is_theirs) {
+            if !sealed.is_for(&call, session) {
+                return self.trip(session, call).refuse(&[], &refused("the token is for another call"));
+            }
+            if let Some(Answered { response, approval: Approval { assurance, by: Some(by) } }) = answered {
+                let put = move |store: &dyn Store| {
+                    let desk = Desk { store, by: &by };
+                    match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
+                        Err(DeskError::Store(lost)) => Err(lost),
+                        // Whoever was first counts, and what nobody may answer waits on.
+                        _ => Ok(()),
+                    }
+                };
+                self.in_store(put).await?;
+            }
+        }
+        self.resume(session, &token, cancel).await
     }
 
     /// What was answered, if this token may still be used. Then it is used up.
@@ -102,6 +134,27 @@ impl Host {
         let asker = Asker { verdict: &asked.shown.verdict, principal: &session.principal, may_grant };
         let answer = self.weigh(session, comeback.answered, &asker).await?;
         self.heed(trip, offer, asked, answer, cancel).await
+    }
+}
+
+/// A suspended call that its caller's client brings back.
+#[derive(Clone, Debug)]
+pub struct Returned {
+    pub token: String,
+    pub call: ToolCall,
+    /// What the client's user said, if they were asked.
+    pub answered: Option<Answered>,
+}
+
+impl Sealed {
+    /// Whether a call is this one, however its tool and its arguments are spelled.
+    fn is_for(&self, call: &ToolCall, session: &Session) -> bool {
+        let parsed = |arguments: &str| match arguments.trim().is_empty() {
+            true => Some(Value::Object(Map::new())),
+            false => serde_json::from_str(arguments).ok(),
+        };
+        session.catalog.get(&call.name).is_some_and(|tool| tool.name == self.tool)
+            && parsed(&call.arguments).is_some_and(|arguments: Value| parsed(&self.arguments) == Some(arguments))
     }
 }
 

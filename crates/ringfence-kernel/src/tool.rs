@@ -24,6 +24,12 @@ pub trait Tool: Send + Sync + 'static {
     /// Whether the tool honours `Pace::Quick`, and may therefore be tried on the caller's own thread.
     const QUICK: bool = false;
 
+    /// Everything that a call may ever do. A plan with any other verb is refused, so what callers are told by it is true.
+    const VERBS: &'static [Verb] = &Verb::ALL;
+
+    /// Whether the same call, made again, changes nothing more.
+    const SAME_AGAIN: bool = false;
+
     /// Finds out what the call would do. Reads only, and within the limits.
     fn plan(&self, args: Self::Args, cx: &Context<'_>) -> Result<Plan<Self::Work>, ToolError>;
 
@@ -145,6 +151,32 @@ impl Verb {
             Self::Lose => "lose",
             Self::Run => "run",
         }
+    }
+}
+
+/// What a tool can do at all, whatever its arguments: the kernel's truth behind what protocols call annotations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effect {
+    pub verbs: &'static [Verb],
+    /// The same call, made again, changes nothing more.
+    pub same_again: bool,
+}
+
+impl Effect {
+    /// Nothing is ever changed, and no program runs that could.
+    pub fn only_reads(self) -> bool {
+        !self.verbs.iter().any(|verb| verb.changes() || *verb == Verb::Run)
+    }
+
+    /// What is there may be gone or changed after it: more than new things come to be.
+    pub fn destroys(self) -> bool {
+        let takes = |verb: &Verb| (verb.changes() && *verb != Verb::Create) || *verb == Verb::Run;
+        self.verbs.iter().any(takes)
+    }
+
+    /// It can reach what is not on this machine.
+    pub fn reaches_out(self) -> bool {
+        self.verbs.contains(&Verb::Fetch)
     }
 }
 

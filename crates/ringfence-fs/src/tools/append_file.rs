@@ -102,6 +102,7 @@ impl Tool for AppendFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Create, Verb::Overwrite, Verb::Lose];
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;

@@ -336,6 +336,7 @@ impl Tool for ApplyPatch {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Read, Verb::Create, Verb::Overwrite, Verb::Delete, Verb::Lose];
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         match args {

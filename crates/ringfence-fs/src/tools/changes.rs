@@ -94,6 +94,8 @@ impl Tool for ListChanges {
     type Args = ListArgs;
     type Work = Option<String>;
     type Outcome = Changes;
+    const VERBS: &'static [Verb] = &[Verb::List];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: ListArgs, cx: &Context<'_>) -> Result<Plan<Option<String>>, ToolError> {
         let spot = self.fence.locate(".", cx)?;
@@ -159,6 +161,8 @@ impl Tool for ShowChange {
     type Args = ShowArgs;
     type Work = ShowWork;
     type Outcome = Shown;
+    const VERBS: &'static [Verb] = &[Verb::Read];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: ShowArgs, cx: &Context<'_>) -> Result<Plan<ShowWork>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();

@@ -52,6 +52,8 @@ impl Tool for CopyFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Changed;
+    const VERBS: &'static [Verb] = &[Verb::Read, Verb::Create, Verb::Overwrite, Verb::Lose];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);

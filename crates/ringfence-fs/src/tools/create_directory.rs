@@ -61,6 +61,8 @@ impl Tool for CreateDirectory {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::List, Verb::Create];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?.slashed_if(Kind::Directory);

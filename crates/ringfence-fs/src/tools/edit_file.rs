@@ -188,6 +188,7 @@ impl Tool for EditFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Read, Verb::Overwrite, Verb::Lose];
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, edits, if_match } = args;

@@ -72,6 +72,8 @@ impl Tool for GetFileInfo {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::List];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;

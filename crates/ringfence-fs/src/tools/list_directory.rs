@@ -194,6 +194,8 @@ impl Tool for ListDirectory {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::List];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, depth, hidden, links } = args;

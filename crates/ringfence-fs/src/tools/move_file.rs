@@ -75,6 +75,7 @@ impl Tool for MoveFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Read, Verb::MoveAway, Verb::Create, Verb::Overwrite, Verb::Lose];
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);

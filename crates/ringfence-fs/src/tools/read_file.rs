@@ -181,6 +181,8 @@ impl Tool for ReadFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Read];
+    const SAME_AGAIN: bool = true;
     const QUICK: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {

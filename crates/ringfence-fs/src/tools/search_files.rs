@@ -234,6 +234,8 @@ impl Tool for SearchFiles {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &[Verb::Read];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let spot = self.fence.locate_given(&args.path, cx)?;

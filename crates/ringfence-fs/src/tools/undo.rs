@@ -36,6 +36,10 @@ struct Undo {
 
 struct Redo(Undo);
 
+/// Whatever was done can be taken back, and nothing else happens by that.
+const VERBS: [Verb; 7] =
+    [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Lose];
+
 /// Take back changes of the workspace: the last one of this session, or those that are named. Everything goes back to
 /// what it was, or, where something was changed since, nothing does.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -141,6 +145,7 @@ impl Tool for Undo {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &VERBS;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();
@@ -215,6 +220,7 @@ impl Tool for Redo {
     type Args = Args;
     type Work = Work;
     type Outcome = Outcome;
+    const VERBS: &'static [Verb] = &VERBS;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         self.0.plan(args, cx)

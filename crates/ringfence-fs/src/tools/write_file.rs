@@ -140,6 +140,8 @@ impl Tool for WriteFile {
     type Args = Args;
     type Work = Work;
     type Outcome = Changed;
+    const VERBS: &'static [Verb] = &[Verb::Create, Verb::Overwrite, Verb::Lose];
+    const SAME_AGAIN: bool = true;
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, content, parents, if_match } = args;

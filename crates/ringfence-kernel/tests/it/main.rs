@@ -5,10 +5,12 @@
 mod approvals;
 mod bits;
 mod deadlines;
+mod effects;
 mod explained;
 mod granted;
 mod records;
 mod rests;
+mod returned;
 mod road;
 mod rules;
 mod store_suite;
