@@ -48,8 +48,13 @@ impl Approve {
 
 /// The approver of a front whose terminal is the user's own.
 pub fn at_terminal(settings: &Settings, environment: &Environment) -> Box<dyn Approver> {
+    by_setting(settings, || Box::new(Terminal::new(&settings.state, environment)))
+}
+
+/// The approver that the settings want, which asks in the front's own way where they want somebody asked.
+pub fn by_setting(settings: &Settings, ask: impl FnOnce() -> Box<dyn Approver>) -> Box<dyn Approver> {
     match settings.approve {
-        Approve::Ask => Box::new(Terminal::new(&settings.state, environment)),
+        Approve::Ask => ask(),
         Approve::Never => Box::new(Silent("nobody is asked with `--approve never`")),
         Approve::Policy => Box::new(Silent("with `--approve policy` only what a rule allows is done")),
         Approve::Always => Box::new(Unattended),

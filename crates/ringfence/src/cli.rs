@@ -1,5 +1,5 @@
-//! The command line: `ringfence call`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does with
-//! changes: `log`, `diff`, `undo` and `redo`.
+//! The command line: `ringfence call`, `mcp`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
+//! with changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
@@ -8,23 +8,25 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
 use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall, visible};
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::approve::{Approve, at_terminal, nobody};
+use crate::approve::{Approve, at_terminal, by_setting, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
+use crate::mcp::Front;
 use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
+use crate::signals::Signals;
 use crate::trust::Offered;
-use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
+use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, wire_mcp};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -67,6 +69,13 @@ enum Command {
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
+    },
+    /// Serve the tools to an agent over the Model Context Protocol, on standard input and output.
+    Mcp {
+        /// How long a call waits for a person before its client is told to come again. Most clients give up on a call
+        /// after a minute.
+        #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+        wait: u64,
     },
     /// Make and look after runs of a workflow.
     Workflow {
@@ -304,6 +313,11 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             let (text, well) = examine(&environment.program, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
+        Command::Mcp { wait } => {
+            let front = Front::new(Duration::from_secs(wait));
+            let approver = by_setting(&settings, || front.approver());
+            mcp(&front, &wire_mcp(settings, &environment, approver)?)
+        }
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
@@ -458,6 +472,21 @@ fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Fa
     Ok(reply?)
 }
 
+/// Serves until the client closes its side, or a signal comes.
+fn mcp(front: &Front, wired: &Wired) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        if let Ok(signals) = Signals::take() {
+            tokio::spawn(signals.cancel(stop.clone()));
+        }
+        front.serve_stdio(wired.host.clone(), Arc::clone(&wired.session), stop).await;
+    });
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    Ok(SUCCESS)
+}
+
 fn tool_call(wired: &Wired, name: String, json: String) -> Result<ToolCall, Failure> {
     let arguments = if json == "-" { standard_input(wired.session.limits.argument_bytes)? } else { json };
     Ok(ToolCall { id: "call-1".to_owned(), name, arguments })
@@ -472,37 +501,6 @@ fn explain(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     match explained {
         Ok(explanation) => print(&policy_text::explain(&explanation), SUCCESS),
         Err(error) => print(&wired.session.dialect.render_error(&error), ERROR_REPLY),
-    }
-}
-
-/// The signals that would end the program, taken before the call sets out.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-    /// A write past the limit for file sizes is an error reply, because its signal has a taker.
-    _too_large: Signal,
-}
-
-impl Signals {
-    fn take() -> std::io::Result<Self> {
-        const SIGXFSZ: i32 = 25;
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            _too_large: signal(SignalKind::from_raw(SIGXFSZ))?,
-        })
-    }
-
-    /// Ends with the runtime.
-    async fn cancel(mut self, cancel: CancellationToken) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
-        cancel.cancel();
     }
 }
 

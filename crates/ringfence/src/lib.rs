@@ -1,6 +1,7 @@
 //! Ringfence as a library: config, wiring and fronts.
 //!
-//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line.
+//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line
+//! and `mcp` the one for agents.
 
 mod approvals_text;
 pub mod approve;
@@ -12,12 +13,14 @@ mod in_charge;
 mod launch;
 mod limits_config;
 pub mod log;
+pub mod mcp;
 mod owner;
 mod policy_text;
 pub mod prompt;
 mod rules_config;
 pub mod run;
 pub mod run_log;
+mod signals;
 pub mod store;
 pub mod terminal;
 pub mod trust;

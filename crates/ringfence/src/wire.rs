@@ -99,13 +99,34 @@ pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<St
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Agent,
+    /// An agent behind a client of the Model Context Protocol.
+    Client,
     /// Somebody who typed a command, and is the one who would be asked about it.
     Person,
+}
+
+impl Who {
+    /// What the ids of its sessions begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Agent | Self::Person => "cli",
+            Self::Client => "mcp",
+        }
+    }
 }
 
 /// Puts a host together for an agent, that asks this approver.
 pub fn wire(settings: Settings, environment: &Environment, approver: Box<dyn Approver>) -> Result<Wired, WireError> {
     wire_for(Who::Agent, settings, environment, approver)
+}
+
+/// Puts a host together for a client of the Model Context Protocol.
+pub fn wire_mcp(
+    settings: Settings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+) -> Result<Wired, WireError> {
+    wire_for(Who::Client, settings, environment, approver)
 }
 
 /// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
@@ -160,9 +181,14 @@ fn wire_for(
     }
     let session = Session {
         // A number of the system would come back in the next container.
-        id: format!("cli-{}", &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]),
+        id: format!(
+            "{}-{}",
+            who.prefix(),
+            &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]
+        ),
         principal: match who {
             Who::Agent => Principal::agent("command line"),
+            Who::Client => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
         dialect: settings.dialect,

@@ -1,0 +1,110 @@
+//! Who is at the other end of a request, and what they understand.
+//!
+//! Older clients say so once, in their handshake; newer ones in every request. Nothing else is remembered about them.
+
+use ringfence_kernel::Assurance;
+use rmcp::RoleServer;
+use rmcp::model::{ErrorData, ProtocolVersion};
+use rmcp::service::RequestContext;
+
+use super::tools::Form;
+
+/// Clients that hand structured content to their model and leave the text out.
+const TAKE_STRUCTURED: [&str; 3] = ["claude-code", "codex-mcp-client", "opencode"];
+
+/// How the two sides of a connection find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Era {
+    /// By `initialize`; the server may ask the client.
+    Handshake,
+    /// Each request stands for itself; what is asked goes into a result, and the answer comes with the next request.
+    Stateless,
+}
+
+/// The client of one request.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) era: Era,
+    pub(super) form: Form,
+    /// It can show its user a form.
+    pub(super) shows_forms: bool,
+}
+
+/// Where a question goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Road {
+    /// To the client, now.
+    Form,
+    /// To the client, in the result of the call.
+    Result,
+    /// To a person at ringfence's own terminal or page.
+    Person,
+}
+
+impl Client {
+    pub(super) fn of(context: &RequestContext<RoleServer>) -> Result<Self, ErrorData> {
+        let Some(version) = context.protocol_version() else {
+            let message = "say who you are first: by `initialize`, or by `_meta` with your protocol version";
+            return Err(ErrorData::invalid_request(message, None));
+        };
+        let era = if version.has_initialize() { Era::Handshake } else { Era::Stateless };
+        let name = context.client_info().map(|client| client.name).unwrap_or_default();
+        let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
+        // Who names neither way means the older one.
+        let shows_forms = elicitation.is_some_and(|ways| ways.form.is_some() || ways.url.is_none());
+        Ok(Self { era, form: form_for(&version, &name), shows_forms })
+    }
+
+    /// Who is asked, where an answer must be at least so sure. What a client says is never a person's word.
+    pub(super) fn road(&self, least: Assurance) -> Road {
+        match (self.shows_forms && least < Assurance::Person, self.era) {
+            (false, _) => Road::Person,
+            (true, Era::Handshake) => Road::Form,
+            (true, Era::Stateless) => Road::Result,
+        }
+    }
+}
+
+/// Versions are dates, so they compare as texts.
+fn form_for(version: &ProtocolVersion, client: &str) -> Form {
+    if version.as_str() < ProtocolVersion::V_2025_06_18.as_str() {
+        return Form::Text;
+    }
+    if TAKE_STRUCTURED.contains(&client) { Form::Structured } else { Form::Both }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::Assurance;
+    use rmcp::model::ProtocolVersion;
+
+    use super::{Client, Era, Road, form_for};
+    use crate::mcp::tools::Form;
+
+    #[test]
+    fn what_a_client_takes_follows_from_its_version_and_its_name() {
+        let cases = [
+            (ProtocolVersion::V_2024_11_05, "claude-code", Form::Text),
+            (ProtocolVersion::V_2025_03_26, "zed", Form::Text),
+            (ProtocolVersion::V_2025_06_18, "zed", Form::Both),
+            (ProtocolVersion::V_2025_11_25, "claude-code", Form::Structured),
+            (ProtocolVersion::V_2026_07_28, "codex-mcp-client", Form::Structured),
+            (ProtocolVersion::V_2026_07_28, "", Form::Both),
+        ];
+        for (version, name, form) in cases {
+            assert_eq!(form_for(&version, name), form, "{version:?} {name}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_never_asked_for_the_word_of_a_person() {
+        for era in [Era::Handshake, Era::Stateless] {
+            for shows_forms in [true, false] {
+                let client = Client { era, form: Form::Both, shows_forms };
+                assert_eq!(client.road(Assurance::Person), Road::Person);
+                let asked = client.road(Assurance::Relayed);
+                assert_eq!(asked == Road::Person, !shows_forms, "{era:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The Model Context Protocol: the tools of a session, for the agents that people already have.
+//!
+//! `ringfence mcp` speaks on standard input and output, and on nothing else: it opens no terminal. Clients of both eras
+//! are served, those with a handshake (up to 2025-11-25) and those without (2026-07-28). It ends when its input closes.
+//!
+//! Not here: what a call does. Every call goes to `Host::call`.
+
+mod approve;
+mod callers;
+mod client;
+mod guarded;
+mod in_flight;
+mod keys;
+mod lines;
+mod news;
+mod put_off;
+mod server;
+mod tools;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_kernel::{Approver, Host, Session};
+use rmcp::service::serve_directly_with_ct;
+use rmcp::transport::stdio_pipes;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::approve::ThroughClient;
+use self::callers::Callers;
+use self::guarded::Guarded;
+use self::in_flight::InFlight;
+use self::lines::Wire;
+use self::server::Server;
+
+/// What a message has beside its arguments.
+const ENVELOPE: u64 = 64 << 10;
+
+/// How long calls that were given up are waited for.
+const LAST: Duration = Duration::from_secs(6);
+
+/// Clients, and the calls of theirs that are under way.
+#[derive(Clone, Debug)]
+pub struct Front {
+    callers: Callers,
+    /// How long a call waits for a person before its client is told to come again.
+    patience: Duration,
+}
+
+impl Front {
+    pub fn new(patience: Duration) -> Self {
+        Self { callers: Callers::default(), patience }
+    }
+
+    /// An approver that asks whoever made the call, as far as their client's word goes.
+    pub fn approver(&self) -> Box<dyn Approver> {
+        Box::new(ThroughClient { callers: self.callers.clone(), patience: self.patience })
+    }
+
+    /// Serves one client on standard input and output until it closes them, or `stop` is told.
+    pub async fn serve_stdio(&self, host: Host, session: Arc<Session>, stop: CancellationToken) {
+        let gone = CancellationToken::new();
+        let in_flight = InFlight::default();
+        let longest = usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
+        let (input, output) = stdio_pipes();
+        let wire = Wire::new(input, output, longest, in_flight.clone(), gone.clone());
+        let server = Server::new(host, session, self.clone(), gone);
+        let running = serve_directly_with_ct(Guarded(server), wire, None, stop.clone());
+        // What it says is whether it was stopped, which is not news.
+        let _ = running.waiting().await;
+        stop.cancel();
+        let _ = timeout(LAST, in_flight.all_over()).await;
+    }
+}

@@ -1,0 +1,310 @@
+//! The server that a client talks to: lists of tools, and calls.
+//!
+//! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
+//! those that only read never wait for them.
+//!
+//! Not here: who is asked (`approve.rs`), what is read as a resource (`resources.rs`), how messages travel (`lines.rs`).
+
+#![expect(deprecated, reason = "older clients have no other log")]
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Host, Principal, Reply, Returned, Session, ToolCall};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ContentBlock, CustomRequest, CustomResult, ElicitRequest, ElicitResult,
+    ErrorCode, ErrorData, Implementation, InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult,
+    InputResponses, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion, ServerCapabilities,
+    ServerConfig, SetLevelRequestParams,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler};
+use tokio::sync::{Mutex as Line, MutexGuard};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::Front;
+use super::approve::{answer, how_to_answer, question};
+use super::callers::{Caller, Entered};
+use super::client::{Client, Era, Road};
+use super::news::Teller;
+use super::put_off::{PutOff, Waiting};
+use super::tools::{result, tool};
+
+/// The name of our question among those that a result can have.
+const QUESTION: &str = "approval";
+
+/// How often it is looked whether a person answered.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Methods that the SDK knows. One of them reaches `on_custom_request` only with params that it cannot read.
+const METHODS: [&str; 12] = [
+    "initialize",
+    "server/discover",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "prompts/list",
+    "prompts/get",
+    "logging/setLevel",
+    "completion/complete",
+];
+
+/// One session of a client with the host.
+#[derive(Debug)]
+pub(super) struct Server {
+    host: Host,
+    session: Arc<Session>,
+    front: Front,
+    /// Told when the client closed the connection.
+    gone: CancellationToken,
+    /// Held by a call that may change something.
+    changes: Line<()>,
+    put_off: PutOff,
+    /// The least that the client wants in its log.
+    level: Mutex<LoggingLevel>,
+    calls: AtomicU64,
+}
+
+/// A call on its way through this server.
+struct Trip<'a> {
+    call: ToolCall,
+    client: &'a Client,
+    cancel: &'a CancellationToken,
+    teller: Teller,
+    caller: Caller,
+}
+
+impl Server {
+    pub(super) fn new(host: Host, session: Arc<Session>, front: Front, gone: CancellationToken) -> Self {
+        Self {
+            host,
+            session,
+            front,
+            gone,
+            changes: Line::new(()),
+            put_off: PutOff::default(),
+            level: Mutex::new(LoggingLevel::Warning),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    fn trip<'a>(
+        &self,
+        name: &str,
+        arguments: String,
+        client: &'a Client,
+        context: &'a RequestContext<RoleServer>,
+    ) -> Trip<'a> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let call = ToolCall { id: format!("call-{number}"), name: name.to_owned(), arguments };
+        let level = match client.era {
+            Era::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
+            Era::Stateless => context.meta.log_level(),
+        };
+        let (news, teller) = Teller::new(context.peer.clone(), context.meta.get_progress_token(), level);
+        let caller = Caller { client: client.clone(), peer: context.peer.clone(), news, gone: self.gone.clone() };
+        Trip { call, client, cancel: &context.ct, teller, caller }
+    }
+
+    /// Waits until no call that came before may still change something. At once where this one only reads.
+    async fn turn(&self, name: &str) -> Option<MutexGuard<'_, ()>> {
+        let only_reads = self.session.catalog.get(name).is_none_or(|tool| tool.effect.only_reads());
+        if only_reads { None } else { Some(self.changes.lock().await) }
+    }
+
+    fn enter(&self, trip: &Trip<'_>) -> Entered {
+        self.front.callers.enter(&self.session.id, &trip.call.id, trip.caller.clone())
+    }
+
+    /// Makes a call for the first time, or goes on with it where its client came again.
+    async fn make(&self, trip: &mut Trip<'_>) -> Result<Reply, Fatal> {
+        let _entered = self.enter(trip);
+        let Trip { call, cancel, teller, caller, .. } = trip;
+        match self.put_off.take(call, SystemTime::now()) {
+            Some(waiting) => {
+                let going_on = async {
+                    caller.news.notice(how_to_answer(&waiting.request));
+                    self.wait_for_answer(&waiting.request).await;
+                    let back = Returned { token: waiting.token, call: call.clone(), answered: None };
+                    self.host.resume_call(&self.session, back, cancel).await
+                };
+                teller.while_waiting(going_on).await
+            }
+            None => {
+                let listener = Some(Arc::new(caller.news.clone()) as _);
+                teller.while_waiting(self.host.call_heard(&self.session, call.clone(), cancel, listener)).await
+            }
+        }
+    }
+
+    /// Goes on with a call that its client brings back with an answer.
+    async fn go_on(&self, trip: &mut Trip<'_>, token: String, said: Option<InputResponses>) -> Result<Reply, Fatal> {
+        let _entered = self.enter(trip);
+        let said = said.unwrap_or_default().remove(QUESTION);
+        let answered =
+            said.and_then(|said| serde_json::from_value::<ElicitResult>(said).ok()).map(|said| answer(&said));
+        let back = Returned { token, call: trip.call.clone(), answered };
+        let Trip { cancel, teller, .. } = trip;
+        teller.while_waiting(self.host.resume_call(&self.session, back, cancel)).await
+    }
+
+    /// Returns when a request is answered, or a client would not wait any longer.
+    async fn wait_for_answer(&self, request: &str) {
+        let until = Instant::now() + self.front.patience;
+        while Instant::now() < until && self.request(request).await.is_some() {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// A request that nobody answered yet.
+    async fn request(&self, id: &str) -> Option<ApprovalRequest> {
+        let (host, id) = (self.host.clone(), id.to_owned());
+        let look = move || {
+            // Only to read it: who answers is somebody else.
+            let reader = Principal::person("MCP server");
+            host.desk(&reader).request(&id, SystemTime::now()).ok()
+        };
+        spawn_blocking(look).await.ok().flatten()
+    }
+
+    /// What a call comes to that waits for a person: a question to the client, or words that say who has to answer.
+    async fn not_yet(&self, trip: &Trip<'_>, reply: &Reply, token: String, id: String) -> CallToolResponse {
+        let request = self.request(&id).await;
+        if let Some(request) = &request
+            && trip.client.road(request.assurance) == Road::Result
+        {
+            let asked = InputRequest::Elicitation(ElicitRequest::new(question(request)));
+            let questions = BTreeMap::from([(QUESTION.to_owned(), asked)]);
+            return InputRequiredResult::new(Some(questions), Some(token)).into();
+        }
+        let mut said = result(reply, self.session.dialect, trip.client.form);
+        let advice = format!("{}; then make the same call again", how_to_answer(&id));
+        said.content.push(ContentBlock::text(advice));
+        if let Some(request) = request {
+            self.put_off.keep(&trip.call, Waiting { token, request: id, expires: request.expires });
+        }
+        said.into()
+    }
+
+    async fn said(&self, trip: &Trip<'_>, reply: Reply) -> Result<CallToolResponse, ErrorData> {
+        if let Some(waits) = reply.suspended.clone() {
+            return Ok(self.not_yet(trip, &reply, waits.token, waits.request).await);
+        }
+        let name = &trip.call.name;
+        match reply.error {
+            None => trip.teller.log(LoggingLevel::Info, &format!("{name}: ok")).await,
+            Some(ErrorKind::UnknownTool) => {
+                return Err(ErrorData::invalid_params(format!("there is no tool `{}` here", clipped(name)), None));
+            }
+            Some(kind) => {
+                let level = match kind {
+                    ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied => LoggingLevel::Warning,
+                    _ => LoggingLevel::Info,
+                };
+                trip.teller.log(level, &format!("{name}: {}", reply.text)).await;
+            }
+        }
+        Ok(result(&reply, self.session.dialect, trip.client.form).into())
+    }
+}
+
+impl ServerHandler for Server {
+    async fn call_tool(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let client = Client::of(&context)?;
+        let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
+            .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
+        let mut trip = self.trip(&params.name, arguments, &client, &context);
+        let _turn = tokio::select! {
+            turn = self.turn(&params.name) => turn,
+            // The host says what becomes of a call that was cancelled.
+            () = context.ct.cancelled() => None,
+        };
+        let reply = match params.request_state.filter(|_| client.era == Era::Stateless) {
+            Some(token) => self.go_on(&mut trip, token, params.input_responses).await,
+            None => self.make(&mut trip).await,
+        };
+        self.said(&trip, reply.map_err(|fatal| broken(&fatal))?).await
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let client = Client::of(&context)?;
+        Ok(ListToolsResult::with_all_items(self.session.catalog.list().map(|each| tool(each, client.form)).collect()))
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        if context.peer.peer_info().is_some() {
+            return Err(ErrorData::invalid_request("this connection was initialized already", None));
+        }
+        let mut client = request.clone();
+        let said = self.negotiate_initialize(&request)?;
+        client.protocol_version = said.protocol_version.clone();
+        context.peer.set_peer_info(client);
+        Ok(said)
+    }
+
+    async fn set_level(&self, request: SetLevelRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = request.level;
+        Ok(())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = clipped(&request.method);
+        if METHODS.contains(&request.method.as_str()) {
+            return Err(ErrorData::invalid_params(format!("`{method}` does not take these params"), None));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method `{method}` here"), None))
+    }
+
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging().build();
+        let mut info = ServerConfig::new(capabilities);
+        info.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        info.server_info = Implementation::new("ringfence", env!("CARGO_PKG_VERSION")).with_title("Ringfence");
+        info
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+}
+
+/// Names that a client made up are quoted in part.
+fn clipped(name: &str) -> &str {
+    &name[..name.floor_char_boundary(64)]
+}
+
+/// The call cannot be made safely, or nobody knows how it ended.
+fn broken(fatal: &Fatal) -> ErrorData {
+    let mut text = fatal.to_string();
+    let mut cause = std::error::Error::source(fatal);
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    ErrorData::internal_error(text, None)
+}

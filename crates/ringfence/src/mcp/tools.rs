@@ -1,0 +1,176 @@
+//! Tools and replies, in the words of the protocol.
+//!
+//! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
+//! plan with another verb is refused by the kernel.
+
+use std::sync::Arc;
+
+use ringfence_kernel::{Definition, Dialect, Reply};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// In what form a reply carries its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As text. Older clients know nothing else.
+    Text,
+    /// As structured content, and as text for those who show their model only that.
+    Both,
+    /// As structured content, and a line of text that says so.
+    Structured,
+}
+
+/// What the protocol calls a tool.
+pub(super) fn tool(definition: &Definition, form: Form) -> Tool {
+    let mut tool = Tool::new(name(definition), definition.description.clone(), object(&definition.parameters));
+    if let Some(output) = definition.output.as_ref().filter(|_| form != Form::Text) {
+        tool = tool.with_raw_output_schema(object(output));
+    }
+    tool.with_annotations(annotations(definition))
+}
+
+/// Models' APIs allow no dot in a name; a hyphen stands for it there, and is understood.
+fn name(definition: &Definition) -> String {
+    definition.name.replace('.', "-")
+}
+
+fn annotations(definition: &Definition) -> ToolAnnotations {
+    let effect = definition.effect;
+    let only_reads = effect.only_reads();
+    let hints = ToolAnnotations::new().read_only(only_reads).open_world(effect.reaches_out());
+    match only_reads {
+        // The other two mean nothing then.
+        true => hints,
+        false => hints.destructive(effect.destroys()).idempotent(effect.same_again),
+    }
+}
+
+fn object(schema: &Value) -> Arc<JsonObject> {
+    Arc::new(schema.as_object().cloned().unwrap_or_default())
+}
+
+/// What a call comes to.
+pub(super) fn result(reply: &Reply, dialect: Dialect, form: Form) -> CallToolResult {
+    if reply.error.is_some() {
+        return CallToolResult::error(vec![ContentBlock::text(reply.text.clone())]);
+    }
+    let said = if form == Form::Text { None } else { Said::of(&reply.text, dialect) };
+    let Some(Said { mut value, text, modified }) = said else {
+        return CallToolResult::success(vec![ContentBlock::text(reply.text.clone())]);
+    };
+    let mut content = match form {
+        Form::Structured => vec![ContentBlock::text("The result is in structuredContent.")],
+        Form::Text | Form::Both => vec![ContentBlock::text(text)],
+    };
+    let mut result = CallToolResult::success(Vec::new());
+    if modified {
+        content.push(ContentBlock::text("A person changed the arguments before this ran."));
+        // Many clients show their model this part alone.
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("argumentsModified".to_owned(), Value::Bool(true));
+        }
+    }
+    result.content = content;
+    result.structured_content = Some(value);
+    result
+}
+
+/// What a success reply of a dialect with values has to say.
+struct Said {
+    value: Value,
+    /// The value as text.
+    text: String,
+    /// A person changed the arguments.
+    modified: bool,
+}
+
+impl Said {
+    fn of(reply: &str, dialect: Dialect) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Envelope<'a> {
+            #[serde(borrow)]
+            value: &'a RawValue,
+            #[serde(default)]
+            modified: bool,
+        }
+        match dialect {
+            Dialect::Standard => {
+                let Envelope { value, modified } = serde_json::from_str(reply).ok()?;
+                let text = value.get().to_owned();
+                Some(Self { value: serde_json::from_str(&text).ok()?, text, modified })
+            }
+            Dialect::Crewagent => {
+                let mut fields: Map<String, Value> = serde_json::from_str(reply).ok()?;
+                fields.remove("ok");
+                // A file has a time of that name.
+                let modified = fields.get("modified") == Some(&Value::Bool(true));
+                if modified {
+                    fields.remove("modified");
+                }
+                let value = Value::Object(fields);
+                Some(Self { text: value.to_string(), value, modified })
+            }
+            Dialect::Miniclaw => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::{Dialect, ErrorKind, Reply};
+    use serde_json::{Value, json};
+
+    use super::{Form, result};
+
+    fn check(text: &str, dialect: Dialect, form: Form, expected: &Value) {
+        let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error: None, suspended: None };
+        let mut said = serde_json::to_value(result(&reply, dialect, form)).unwrap();
+        said.as_object_mut().unwrap().remove("resultType");
+        assert_eq!(&said, expected, "{text} {form:?}");
+    }
+
+    fn text(text: &str) -> Value {
+        json!({"type": "text", "text": text})
+    }
+
+    #[test]
+    fn a_value_is_sent_in_the_form_that_the_client_takes() {
+        let reply = r#"{"ok":true,"value":{"b":1,"a":2}}"#;
+        let value = json!({"a": 2, "b": 1});
+        let both = json!({"content": [text(r#"{"b":1,"a":2}"#)], "structuredContent": value, "isError": false});
+        check(reply, Dialect::Standard, Form::Both, &both);
+        let line = text("The result is in structuredContent.");
+        let once = json!({"content": [line], "structuredContent": value, "isError": false});
+        check(reply, Dialect::Standard, Form::Structured, &once);
+        check(reply, Dialect::Standard, Form::Text, &json!({"content": [text(reply)], "isError": false}));
+    }
+
+    #[test]
+    fn it_is_said_that_a_person_changed_the_arguments() {
+        let expected = json!({
+            "content": [text(r#"{"a":1}"#), text("A person changed the arguments before this ran.")],
+            "structuredContent": {"a": 1, "argumentsModified": true},
+            "isError": false,
+        });
+        check(r#"{"ok":true,"value":{"a":1},"modified":true}"#, Dialect::Standard, Form::Both, &expected);
+        check(r#"{"ok":true,"a":1,"modified":true}"#, Dialect::Crewagent, Form::Both, &expected);
+    }
+
+    #[test]
+    fn a_dialect_of_plain_text_has_only_text() {
+        let expected = json!({"content": [text("ok: read 3 bytes")], "isError": false});
+        check("ok: read 3 bytes", Dialect::Miniclaw, Form::Both, &expected);
+    }
+
+    #[test]
+    fn an_error_is_a_result_that_says_so() {
+        let text = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
+        let error = Some(ErrorKind::NotFound);
+        let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error, suspended: None };
+        let said = result(&reply, Dialect::Standard, Form::Both);
+        assert_eq!(said.is_error, Some(true));
+        assert_eq!(said.structured_content, None);
+    }
+}

@@ -1,0 +1,234 @@
+//! `ringfence mcp` on standard input and output, as a client sees it.
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::{LAST_HANDSHAKE, Mcp, STATELESS, text};
+use crate::site::Site;
+
+fn site() -> Site {
+    let site = Site::new();
+    std::fs::write(site.workspace.join("a.txt"), "one\ntwo\n").unwrap();
+    site
+}
+
+/// A client of each era that can do nothing special.
+fn of_both_eras(site: &Site, arguments: &[&str]) -> [Mcp; 2] {
+    [Mcp::with_handshake(site, arguments, json!({})), Mcp::stateless(site, arguments, json!({}))]
+}
+
+#[test]
+fn a_handshake_says_who_serves_and_in_which_version() {
+    for (asked, agreed) in [("2024-11-05", "2024-11-05"), (LAST_HANDSHAKE, LAST_HANDSHAKE), (STATELESS, LAST_HANDSHAKE)]
+    {
+        let site = site();
+        let mut client = Mcp::start(&site, &[]);
+        let said = client.initialize(asked, json!({}));
+        assert_eq!(said["result"]["protocolVersion"], agreed, "{said}");
+        assert_eq!(said["result"]["serverInfo"]["name"], "ringfence");
+        assert_eq!(said["result"]["serverInfo"]["version"], env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn discovery_says_who_serves_and_which_versions_there_are() {
+    let site = site();
+    let mut client = Mcp::stateless(&site, &[], json!({}));
+    let said = client.request("server/discover", json!({}));
+    let versions: Vec<&str> =
+        said["result"]["supportedVersions"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(versions.contains(&STATELESS) && versions.contains(&LAST_HANDSHAKE), "{said}");
+    assert!(said.to_string().contains(r#""name":"ringfence""#), "{said}");
+}
+
+#[test]
+fn every_tool_of_the_dialect_is_listed_with_schemas_and_hints() {
+    let site = site();
+    for mut client in of_both_eras(&site, &[]) {
+        let said = client.request("tools/list", json!({}));
+        let tools = said["result"]["tools"].as_array().unwrap();
+        let line = site.run(&["tools", "--format", "functions"]).out;
+        let functions: Vec<Value> = serde_json::from_str(&line).unwrap();
+        let names = |list: &[Value]| list.iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>();
+        assert_eq!(names(tools), names(&functions));
+        for tool in tools {
+            assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+            assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
+            assert!(tool["description"].as_str().is_some_and(|text| !text.is_empty()), "{tool}");
+        }
+    }
+}
+
+#[test]
+fn hints_follow_from_what_a_tool_does() {
+    let site = site();
+    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    let said = client.request("tools/list", json!({}));
+    let reads =
+        ["read_file", "list_directory", "find_files", "search_files", "get_file_info", "list_changes", "show_change"];
+    // Destructive, and the same again changes nothing more.
+    let changes = [
+        ("write_file", true, true),
+        ("edit_file", true, false),
+        ("append_file", true, false),
+        ("apply_patch", true, false),
+        ("create_directory", false, true),
+        ("copy_file", true, true),
+        ("move_file", true, false),
+        ("delete_file", true, true),
+        ("undo", true, false),
+        ("redo", true, false),
+    ];
+    for tool in said["result"]["tools"].as_array().unwrap() {
+        let (name, hints) = (tool["name"].as_str().unwrap(), &tool["annotations"]);
+        let expected = match changes.iter().find(|(changing, ..)| *changing == name) {
+            Some((_, destructive, again)) => json!({
+                "readOnlyHint": false, "destructiveHint": destructive, "idempotentHint": again, "openWorldHint": false,
+            }),
+            None if reads.contains(&name) => json!({"readOnlyHint": true, "openWorldHint": false}),
+            // Tools of other services have their own tests.
+            None => continue,
+        };
+        assert_eq!(hints, &expected, "{name}");
+    }
+}
+
+#[test]
+fn a_call_is_answered_with_a_value_and_its_text() {
+    let site = site();
+    for mut client in of_both_eras(&site, &[]) {
+        let result = client.call("read_file", json!({"path": "a.txt"}));
+        assert_eq!(result["isError"], false);
+        assert_eq!(result["structuredContent"]["content"], "one\ntwo\n");
+        assert_eq!(serde_json::from_str::<Value>(text(&result)).unwrap(), result["structuredContent"]);
+    }
+}
+
+#[test]
+fn a_client_that_takes_values_gets_them_once() {
+    let site = site();
+    let mut client = Mcp::start(&site, &[]);
+    let info = json!({"name": "claude-code", "version": "2"});
+    client.request("initialize", json!({"protocolVersion": LAST_HANDSHAKE, "capabilities": {}, "clientInfo": info}));
+    let result = client.call("read_file", json!({"path": "a.txt"}));
+    assert_eq!(result["structuredContent"]["content"], "one\ntwo\n");
+    assert!(!text(&result).contains("two"), "{result}");
+}
+
+#[test]
+fn a_client_that_knows_no_values_gets_text() {
+    let site = site();
+    let mut client = Mcp::start(&site, &[]);
+    client.initialize("2025-03-26", json!({}));
+    let tools = client.request("tools/list", json!({}));
+    assert!(tools["result"]["tools"][0].get("outputSchema").is_none());
+    let result = client.call("read_file", json!({"path": "a.txt"}));
+    assert!(result.get("structuredContent").is_none());
+    assert!(text(&result).contains(r"one\ntwo\n"));
+}
+
+#[test]
+fn other_dialects_are_served_too() {
+    let site = site();
+    let mut client = Mcp::with_handshake(&site, &["--dialect", "miniclaw"], json!({}));
+    let result = client.call("read_file", json!({"path": "a.txt"}));
+    assert_eq!(text(&result), "ok: read 8 bytes from a.txt\none\ntwo\n");
+    let mut client = Mcp::with_handshake(&site, &["--dialect", "crewagent"], json!({}));
+    for name in ["fs-read", "fs.read"] {
+        let result = client.call(name, json!({"path": "@project/a.txt"}));
+        assert_eq!(result["structuredContent"]["content"], "one\ntwo\n", "{result}");
+        assert!(result["structuredContent"].get("ok").is_none());
+    }
+}
+
+#[test]
+fn what_a_tool_refuses_is_a_result_and_what_the_protocol_refuses_is_an_error() {
+    let site = site();
+    for mut client in of_both_eras(&site, &[]) {
+        for arguments in [json!({"path": "missing"}), json!({"path": 7}), json!({"file": "a.txt"}), json!({})] {
+            let result = client.call("read_file", arguments);
+            assert_eq!(result["isError"], true, "{result}");
+            assert!(result.get("structuredContent").is_none());
+        }
+        let errors = [
+            ("tools/call", json!({"name": "no_such_tool", "arguments": {}}), -32602),
+            ("tools/call", json!({"arguments": {}}), -32602),
+            ("tools/call", json!({"name": "read_file", "arguments": "a.txt"}), -32602),
+            ("no/such/method", json!({}), -32601),
+        ];
+        for (method, params, code) in errors {
+            let said = client.request(method, params.clone());
+            assert_eq!(said["error"]["code"], code, "{method} {params}: {said}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_say_who_they_are_is_told_how_to() {
+    let site = site();
+    let mut client = Mcp::start(&site, &[]);
+    for method in ["tools/list", "tools/call"] {
+        let said = client.request(method, json!({"name": "read_file", "arguments": {}}));
+        assert_eq!(said["error"]["code"], -32600, "{said}");
+        assert!(said["error"]["message"].as_str().unwrap().contains("initialize"), "{said}");
+    }
+    assert_eq!(client.initialize(LAST_HANDSHAKE, json!({}))["result"]["serverInfo"]["name"], "ringfence");
+}
+
+#[test]
+fn a_second_handshake_is_refused() {
+    let site = site();
+    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    assert_eq!(client.initialize(LAST_HANDSHAKE, json!({"elicitation": {}}))["error"]["code"], -32600);
+}
+
+#[test]
+fn a_version_that_nobody_speaks_is_refused() {
+    let site = site();
+    let mut client = Mcp::start(&site, &[]);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "1999-01-01",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let said = client.request("tools/list", json!({"_meta": meta}));
+    assert_eq!(said["error"]["code"], -32022, "{said}");
+}
+
+#[test]
+fn it_ends_when_its_input_closes_and_says_nothing_but_protocol() {
+    let site = site();
+    for mut client in of_both_eras(&site, &[]) {
+        client.call("read_file", json!({"path": "a.txt"}));
+        let (code, rest, complaints) = client.close();
+        assert_eq!((code, rest, complaints.as_str()), (Some(0), vec![], ""));
+    }
+    let (code, rest, complaints) = Mcp::start(&site, &[]).close();
+    assert_eq!((code, rest, complaints.as_str()), (Some(0), vec![], ""), "nothing was said");
+}
+
+#[test]
+fn what_was_asked_before_the_input_closed_is_answered() {
+    let site = site();
+    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    let ids: Vec<i64> = (0..20).map(|_| client.ask_tool("read_file", json!({"path": "a.txt"}))).collect();
+    let (code, rest, _) = client.close();
+    let answered = |id: &i64| rest.iter().any(|message| message["id"] == *id && message["result"]["isError"] == false);
+    assert!(ids.iter().all(answered), "{rest:?}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn calls_that_change_something_run_in_the_order_in_which_they_came() {
+    let site = site();
+    for mut client in of_both_eras(&site, &["--preset", "edits"]) {
+        std::fs::write(site.workspace.join("log"), "").unwrap();
+        let ids: Vec<i64> = (0..60)
+            .map(|number| client.ask_tool("append_file", json!({"path": "log", "content": format!("{number}\n")})))
+            .collect();
+        for id in ids {
+            assert_eq!(client.result(id)["isError"], false);
+        }
+        let expected: String = (0..60).map(|number| format!("{number}\n")).collect();
+        assert_eq!(std::fs::read_to_string(site.workspace.join("log")).unwrap(), expected);
+    }
+}
