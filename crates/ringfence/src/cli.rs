@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -316,7 +315,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Mcp { wait } => {
             let front = Front::new(Duration::from_secs(wait));
             let approver = by_setting(&settings, || front.approver());
-            mcp(&front, &wire_mcp(settings, &environment, approver)?)
+            mcp(&front, &wire_mcp(settings, &environment, approver, front.roots())?)
         }
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
@@ -480,7 +479,7 @@ fn mcp(front: &Front, wired: &Wired) -> Result<u8, Failure> {
         if let Ok(signals) = Signals::take() {
             tokio::spawn(signals.cancel(stop.clone()));
         }
-        front.serve_stdio(wired.host.clone(), Arc::clone(&wired.session), stop).await;
+        front.serve_stdio(wired, stop).await;
     });
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();

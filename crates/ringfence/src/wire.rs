@@ -23,6 +23,7 @@ use ringfence_sandbox::{Jail, Toolchain};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
+use crate::mcp::roots::{Narrowed, Roots};
 use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
 use crate::store::SqliteStore;
@@ -42,6 +43,8 @@ pub struct Wired {
     pub directory: String,
     /// What the workspace's own file would allow.
     pub offered: Option<Offered>,
+    /// Every directory that tools reach; the first is the workspace.
+    pub mounts: Vec<MountSpec>,
 }
 
 /// Why a host could not be put together.
@@ -96,21 +99,21 @@ pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<St
 }
 
 /// Who works with the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Who {
     Agent,
     /// An agent behind a client of the Model Context Protocol.
-    Client,
+    Client(Roots),
     /// Somebody who typed a command, and is the one who would be asked about it.
     Person,
 }
 
 impl Who {
     /// What the ids of its sessions begin with.
-    fn prefix(self) -> &'static str {
+    fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
-            Self::Client => "mcp",
+            Self::Client(_) => "mcp",
         }
     }
 }
@@ -120,13 +123,14 @@ pub fn wire(settings: Settings, environment: &Environment, approver: Box<dyn App
     wire_for(Who::Agent, settings, environment, approver)
 }
 
-/// Puts a host together for a client of the Model Context Protocol.
+/// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
 pub fn wire_mcp(
     settings: Settings,
     environment: &Environment,
     approver: Box<dyn Approver>,
+    roots: Roots,
 ) -> Result<Wired, WireError> {
-    wire_for(Who::Client, settings, environment, approver)
+    wire_for(Who::Client(roots), settings, environment, approver)
 }
 
 /// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
@@ -144,14 +148,15 @@ fn wire_for(
     approver: Box<dyn Approver>,
 ) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
-    let path = match who {
-        Who::Agent => resolve_workspace(settings.workspace.as_deref(), &around)?,
+    let path = match &who {
+        Who::Agent | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
         // Where there is no workspace, there are no changes either.
         Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
     };
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
     let mounts = mounts(&settings, environment, &path, run.as_deref())?;
     let (directories, directory) = (directories(&mounts), name_of(&mounts.0));
+    let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
     let mut fence = fence(&settings, mounts)?;
     guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
@@ -168,7 +173,7 @@ fn wire_for(
         let found = Offered::new(&directory, &bytes, rules, &store)?;
         settings.trusted_rules = found.holding();
         offered = Some(found);
-        if who == Who::Person {
+        if matches!(who, Who::Person) {
             settings.tools = Choice::default();
         }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(WireError::WorkspaceTools)?;
@@ -186,9 +191,9 @@ fn wire_for(
             who.prefix(),
             &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]
         ),
-        principal: match who {
+        principal: match &who {
             Who::Agent => Principal::agent("command line"),
-            Who::Client => Principal::agent("MCP client"),
+            Who::Client(_) => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
         dialect: settings.dialect,
@@ -203,14 +208,17 @@ fn wire_for(
     policy.hold_grants(&grants);
     settings.grants = grants.iter().filter_map(Grant::checked).collect();
     let host = Host::new(Parts {
-        policy: Box::new(policy),
+        policy: match who {
+            Who::Client(roots) => Box::new(Narrowed { policy, roots }),
+            Who::Agent | Who::Person => Box::new(policy),
+        },
         approver,
         audit: audit(&settings, run.as_deref())?,
         store: Box::new(store),
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
-    Ok(Wired { host, session: Arc::new(session), settings, directory, offered })
+    Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount })
 }
 
 /// The command is the answer.

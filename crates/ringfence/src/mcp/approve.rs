@@ -46,6 +46,10 @@ impl Approver for ThroughClient {
             let word = async {
                 match caller.client.road(request.assurance) {
                     Road::Result => Word::Later,
+                    Road::Nowhere => {
+                        let reason = "nobody is asked about a resource; call the tool `read_file` instead";
+                        Word::Now(Answered::no(reason.to_owned()))
+                    }
                     Road::Form => Word::Now(by_form(&caller, request).await),
                     Road::Person => {
                         caller.news.notice(how_to_answer(&request.id));

@@ -28,6 +28,8 @@ pub(super) struct Client {
     pub(super) form: Form,
     /// It can show its user a form.
     pub(super) shows_forms: bool,
+    /// Somebody may be asked about this request at all.
+    pub(super) is_asked: bool,
 }
 
 /// Where a question goes.
@@ -39,6 +41,7 @@ pub(super) enum Road {
     Result,
     /// To a person at ringfence's own terminal or page.
     Person,
+    Nowhere,
 }
 
 impl Client {
@@ -52,11 +55,14 @@ impl Client {
         let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
         // Who names neither way means the older one.
         let shows_forms = elicitation.is_some_and(|ways| ways.form.is_some() || ways.url.is_none());
-        Ok(Self { era, form: form_for(&version, &name), shows_forms })
+        Ok(Self { era, form: form_for(&version, &name), shows_forms, is_asked: true })
     }
 
     /// Who is asked, where an answer must be at least so sure. What a client says is never a person's word.
     pub(super) fn road(&self, least: Assurance) -> Road {
+        if !self.is_asked {
+            return Road::Nowhere;
+        }
         match (self.shows_forms && least < Assurance::Person, self.era) {
             (false, _) => Road::Person,
             (true, Era::Handshake) => Road::Form,
@@ -100,7 +106,7 @@ mod tests {
     fn a_client_is_never_asked_for_the_word_of_a_person() {
         for era in [Era::Handshake, Era::Stateless] {
             for shows_forms in [true, false] {
-                let client = Client { era, form: Form::Both, shows_forms };
+                let client = Client { era, form: Form::Both, shows_forms, is_asked: true };
                 assert_eq!(client.road(Assurance::Person), Road::Person);
                 let asked = client.road(Assurance::Relayed);
                 assert_eq!(asked == Road::Person, !shows_forms, "{era:?}");

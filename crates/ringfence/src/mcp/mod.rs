@@ -14,13 +14,16 @@ mod keys;
 mod lines;
 mod news;
 mod put_off;
+mod resources;
+pub mod roots;
 mod server;
 mod tools;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{Approver, Host, Session};
+use ringfence_fs::MountSpec;
+use ringfence_kernel::{Approver, Host};
 use rmcp::service::serve_directly_with_ct;
 use rmcp::transport::stdio_pipes;
 use tokio::time::timeout;
@@ -31,7 +34,9 @@ use self::callers::Callers;
 use self::guarded::Guarded;
 use self::in_flight::InFlight;
 use self::lines::Wire;
+use self::roots::Roots;
 use self::server::Server;
+use crate::wire::Wired;
 
 /// What a message has beside its arguments.
 const ENVELOPE: u64 = 64 << 10;
@@ -39,17 +44,32 @@ const ENVELOPE: u64 = 64 << 10;
 /// How long calls that were given up are waited for.
 const LAST: Duration = Duration::from_secs(6);
 
+/// What every server of a front shares.
+#[derive(Clone, Debug)]
+struct Served {
+    front: Front,
+    host: Host,
+    mounts: Arc<[MountSpec]>,
+}
+
+impl Served {
+    fn new(front: &Front, wired: &Wired) -> Self {
+        Self { front: front.clone(), host: wired.host.clone(), mounts: wired.mounts.clone().into() }
+    }
+}
+
 /// Clients, and the calls of theirs that are under way.
 #[derive(Clone, Debug)]
 pub struct Front {
     callers: Callers,
     /// How long a call waits for a person before its client is told to come again.
     patience: Duration,
+    roots: Roots,
 }
 
 impl Front {
     pub fn new(patience: Duration) -> Self {
-        Self { callers: Callers::default(), patience }
+        Self { callers: Callers::default(), patience, roots: Roots::default() }
     }
 
     /// An approver that asks whoever made the call, as far as their client's word goes.
@@ -57,14 +77,20 @@ impl Front {
         Box::new(ThroughClient { callers: self.callers.clone(), patience: self.patience })
     }
 
+    /// What clients narrow their sessions to, for the policy that sees to it.
+    pub fn roots(&self) -> Roots {
+        self.roots.clone()
+    }
+
     /// Serves one client on standard input and output until it closes them, or `stop` is told.
-    pub async fn serve_stdio(&self, host: Host, session: Arc<Session>, stop: CancellationToken) {
+    pub async fn serve_stdio(&self, wired: &Wired, stop: CancellationToken) {
+        let session = Arc::clone(&wired.session);
         let gone = CancellationToken::new();
         let in_flight = InFlight::default();
         let longest = usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
         let (input, output) = stdio_pipes();
         let wire = Wire::new(input, output, longest, in_flight.clone(), gone.clone());
-        let server = Server::new(host, session, self.clone(), gone);
+        let server = Server::new(Served::new(self, wired), session, gone);
         let running = serve_directly_with_ct(Guarded(server), wire, None, stop.clone());
         // What it says is whether it was stopped, which is not news.
         let _ = running.waiting().await;

@@ -14,30 +14,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Host, Principal, Reply, Returned, Session, ToolCall};
+use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Principal, Reply, Returned, Session, ToolCall};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ContentBlock, CustomRequest, CustomResult, ElicitRequest, ElicitResult,
     ErrorCode, ErrorData, Implementation, InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult,
-    InputResponses, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion, ServerCapabilities,
-    ServerConfig, SetLevelRequestParams,
+    InputResponses, ListResourceTemplatesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
+    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SetLevelRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use tokio::sync::{Mutex as Line, MutexGuard};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Front;
+use super::Served;
 use super::approve::{answer, how_to_answer, question};
 use super::callers::{Caller, Entered};
 use super::client::{Client, Era, Road};
 use super::news::Teller;
 use super::put_off::{PutOff, Waiting};
+use super::resources::{self, As};
+use super::roots::Open;
 use super::tools::{result, tool};
 
 /// The name of our question among those that a result can have.
 const QUESTION: &str = "approval";
+
+/// How long a client may take to say what it has open.
+const ROOTS_TIME: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether a person answered.
 const LOOK: Duration = Duration::from_millis(250);
@@ -61,17 +67,25 @@ const METHODS: [&str; 12] = [
 /// One session of a client with the host.
 #[derive(Debug)]
 pub(super) struct Server {
-    host: Host,
+    served: Served,
     session: Arc<Session>,
-    front: Front,
     /// Told when the client closed the connection.
     gone: CancellationToken,
     /// Held by a call that may change something.
     changes: Line<()>,
     put_off: PutOff,
+    /// Whether the session is narrowed to what the client has open.
+    roots: Line<Known>,
     /// The least that the client wants in its log.
     level: Mutex<LoggingLevel>,
     calls: AtomicU64,
+}
+
+/// Whether the client was asked what it has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    No,
+    Yes,
 }
 
 /// A call on its way through this server.
@@ -84,12 +98,12 @@ struct Trip<'a> {
 }
 
 impl Server {
-    pub(super) fn new(host: Host, session: Arc<Session>, front: Front, gone: CancellationToken) -> Self {
+    pub(super) fn new(served: Served, session: Arc<Session>, gone: CancellationToken) -> Self {
         Self {
-            host,
+            served,
             session,
-            front,
             gone,
+            roots: Line::new(Known::No),
             changes: Line::new(()),
             put_off: PutOff::default(),
             level: Mutex::new(LoggingLevel::Warning),
@@ -115,6 +129,23 @@ impl Server {
         Trip { call, client, cancel: &context.ct, teller, caller }
     }
 
+    /// Narrows the session to what the client has open, before its first call and when it says that this changed. A client
+    /// that does not answer says nothing, and the config alone holds.
+    async fn learn_roots(&self, client: &Client, context: &RequestContext<RoleServer>) {
+        let has_roots = context.client_capabilities().is_some_and(|capabilities| capabilities.roots.is_some());
+        if client.era == Era::Stateless || !has_roots {
+            return;
+        }
+        let mut known = self.roots.lock().await;
+        if *known == Known::No {
+            if let Ok(Ok(said)) = timeout(ROOTS_TIME, context.peer.list_roots()).await {
+                let open = Open::of(said.roots.iter().map(|root| root.uri.as_str()));
+                self.served.front.roots.narrow(&self.session.id, &open, &self.served.mounts);
+            }
+            *known = Known::Yes;
+        }
+    }
+
     /// Waits until no call that came before may still change something. At once where this one only reads.
     async fn turn(&self, name: &str) -> Option<MutexGuard<'_, ()>> {
         let only_reads = self.session.catalog.get(name).is_none_or(|tool| tool.effect.only_reads());
@@ -122,7 +153,7 @@ impl Server {
     }
 
     fn enter(&self, trip: &Trip<'_>) -> Entered {
-        self.front.callers.enter(&self.session.id, &trip.call.id, trip.caller.clone())
+        self.served.front.callers.enter(&self.session.id, &trip.call.id, trip.caller.clone())
     }
 
     /// Makes a call for the first time, or goes on with it where its client came again.
@@ -135,13 +166,13 @@ impl Server {
                     caller.news.notice(how_to_answer(&waiting.request));
                     self.wait_for_answer(&waiting.request).await;
                     let back = Returned { token: waiting.token, call: call.clone(), answered: None };
-                    self.host.resume_call(&self.session, back, cancel).await
+                    self.served.host.resume_call(&self.session, back, cancel).await
                 };
                 teller.while_waiting(going_on).await
             }
             None => {
                 let listener = Some(Arc::new(caller.news.clone()) as _);
-                teller.while_waiting(self.host.call_heard(&self.session, call.clone(), cancel, listener)).await
+                teller.while_waiting(self.served.host.call_heard(&self.session, call.clone(), cancel, listener)).await
             }
         }
     }
@@ -154,12 +185,12 @@ impl Server {
             said.and_then(|said| serde_json::from_value::<ElicitResult>(said).ok()).map(|said| answer(&said));
         let back = Returned { token, call: trip.call.clone(), answered };
         let Trip { cancel, teller, .. } = trip;
-        teller.while_waiting(self.host.resume_call(&self.session, back, cancel)).await
+        teller.while_waiting(self.served.host.resume_call(&self.session, back, cancel)).await
     }
 
     /// Returns when a request is answered, or a client would not wait any longer.
     async fn wait_for_answer(&self, request: &str) {
-        let until = Instant::now() + self.front.patience;
+        let until = Instant::now() + self.served.front.patience;
         while Instant::now() < until && self.request(request).await.is_some() {
             sleep(LOOK).await;
         }
@@ -167,13 +198,25 @@ impl Server {
 
     /// A request that nobody answered yet.
     async fn request(&self, id: &str) -> Option<ApprovalRequest> {
-        let (host, id) = (self.host.clone(), id.to_owned());
+        let (host, id) = (self.served.host.clone(), id.to_owned());
         let look = move || {
             // Only to read it: who answers is somebody else.
             let reader = Principal::person("MCP server");
             host.desk(&reader).request(&id, SystemTime::now()).ok()
         };
         spawn_blocking(look).await.ok().flatten()
+    }
+
+    /// Reads a file for a resource.
+    async fn read(
+        &self,
+        path: &str,
+        form: As,
+        client: &Client,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Reply, ErrorData> {
+        let mut trip = self.trip("read_file", form.arguments(path), client, context);
+        self.make(&mut trip).await.map_err(|fatal| broken(&fatal))
     }
 
     /// What a call comes to that waits for a person: a question to the client, or words that say who has to answer.
@@ -226,6 +269,7 @@ impl ServerHandler for Server {
         let client = Client::of(&context)?;
         let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
             .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
+        self.learn_roots(&client, &context).await;
         let mut trip = self.trip(&params.name, arguments, &client, &context);
         let _turn = tokio::select! {
             turn = self.turn(&params.name) => turn,
@@ -268,6 +312,40 @@ impl ServerHandler for Server {
         Ok(())
     }
 
+    async fn on_roots_list_changed(&self, _: NotificationContext<RoleServer>) {
+        *self.roots.lock().await = Known::No;
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let templates = if resources::are_there(&self.session) { vec![resources::template()] } else { Vec::new() };
+        Ok(ListResourceTemplatesResult::with_all_items(templates))
+    }
+
+    async fn read_resource(
+        &self,
+        params: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let mut client = Client::of(&context)?;
+        client.is_asked = false;
+        let path = resources::path(&params.uri)?;
+        if !resources::are_there(&self.session) {
+            return Err(ErrorData::invalid_params("there are no resources in this dialect", None));
+        }
+        self.learn_roots(&client, &context).await;
+        let mut form = As::Text;
+        let mut reply = self.read(&path, form, &client, &context).await?;
+        if reply.error == Some(ErrorKind::NotText) {
+            form = As::Bytes;
+            reply = self.read(&path, form, &client, &context).await?;
+        }
+        Ok(resources::result(&params.uri, &reply, form)?.into())
+    }
+
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -281,8 +359,11 @@ impl ServerHandler for Server {
     }
 
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging().build();
-        let mut info = ServerConfig::new(capabilities);
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
+        let mut info = ServerConfig::new(match resources::are_there(&self.session) {
+            true => capabilities.enable_resources().build(),
+            false => capabilities.build(),
+        });
         info.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
         info.server_info = Implementation::new("ringfence", env!("CARGO_PKG_VERSION")).with_title("Ringfence");
         info
@@ -296,6 +377,12 @@ impl ServerHandler for Server {
 /// Names that a client made up are quoted in part.
 fn clipped(name: &str) -> &str {
     &name[..name.floor_char_boundary(64)]
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.served.front.roots.forget(&self.session.id);
+    }
 }
 
 /// The call cannot be made safely, or nobody knows how it ended.

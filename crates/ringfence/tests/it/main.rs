@@ -13,6 +13,7 @@ mod leaks;
 mod mcp;
 mod mcp_approval;
 mod mcp_client;
+mod mcp_files;
 mod mcp_traps;
 mod policy;
 mod processes;

@@ -124,17 +124,18 @@ fn notifications_and_answers_that_nobody_waits_for_are_passed_over() {
     assert_eq!(client.initialize("2025-11-25", json!({}))["result"]["serverInfo"]["name"], "ringfence");
 }
 
-/// A tree that takes long to be searched by a pattern that is slow.
-fn large(site: &Site) {
-    let text = "lorem ipsum dolor sit amet consetetur sadipscing elitr\n".repeat(400);
-    for directory in 0..40 {
-        for file in 0..50 {
-            site.write(&format!("d{directory}/f{file}"), &text);
-        }
+/// A tree that takes long to be searched.
+pub(crate) fn large(site: &Site) {
+    site.write("first", "lorem ipsum dolor sit amet consetetur sadipscing elitr\n".repeat(20_000));
+    for number in 0..600 {
+        std::fs::hard_link(site.workspace.join("first"), site.workspace.join(number.to_string())).unwrap();
     }
 }
 
-const SLOW: &str = r"(\w+\s+){1,60}\w*zzz";
+/// The arguments of a search in it that finds nothing.
+pub(crate) fn slow() -> Value {
+    json!({"path": ".", "pattern": "(?-u)(?:[a-z]{1,30} ?){1,20}[0-9]{3}", "regex": true})
+}
 
 #[test]
 fn a_long_call_holds_up_neither_ping_nor_other_reads() {
@@ -142,7 +143,7 @@ fn a_long_call_holds_up_neither_ping_nor_other_reads() {
     large(&site);
     site.write("a", "1");
     let mut client = client(&site);
-    let long = client.ask_tool("search_files", json!({"pattern": SLOW, "path": "."}));
+    let long = client.ask_tool("search_files", slow());
     for _ in 0..20 {
         let started = Instant::now();
         let id = client.ask("ping", json!({}));
@@ -159,7 +160,7 @@ fn a_cancelled_call_ends_its_work_and_is_not_answered() {
     let site = Site::in_memory();
     large(&site);
     let mut client = client(&site);
-    let long = client.ask_tool("search_files", json!({"pattern": SLOW, "path": "."}));
+    let long = client.ask_tool("search_files", slow());
     let id = client.ask("ping", json!({}));
     client.answer(id);
     client.notify("notifications/cancelled", json!({"requestId": long}));
@@ -183,7 +184,7 @@ fn an_id_that_is_in_use_is_refused() {
     let site = Site::in_memory();
     large(&site);
     let mut client = client(&site);
-    let long = client.ask_tool("search_files", json!({"pattern": SLOW, "path": "."}));
+    let long = client.ask_tool("search_files", slow());
     client.send(&json!({"jsonrpc": "2.0", "id": long, "method": "ping"}));
     let said = client.answer(long);
     assert_eq!(said["error"]["code"], -32600, "{said}");

@@ -1,0 +1,142 @@
+//! Files of the workspace as resources.
+//!
+//! A resource is read by a call of `read_file`, so the same rules, limits and records hold for it. Nobody is asked about
+//! one: what needs an answer is refused, with the advice to call the tool.
+//!
+//! Not here: lists of files. The tools are better at those.
+
+use ringfence_kernel::{Dialect, ErrorKind, Reply, Session};
+use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, ResourceContents, ResourceTemplate};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// What a resource is called: this, and its path.
+const PREFIX: &str = "ringfence:///";
+
+/// Whether a session has files to read in this way.
+pub(super) fn are_there(session: &Session) -> bool {
+    session.dialect == Dialect::Standard && session.catalog.get("read_file").is_some()
+}
+
+pub(super) fn template() -> ResourceTemplate {
+    ResourceTemplate::new(format!("{PREFIX}{{+path}}"), "workspace file").with_description(
+        "A file of the workspace, or of a mount as `@ALIAS/…`. A file that is too large is cut; read it by lines with the \
+         tool `read_file`.",
+    )
+}
+
+/// The path of a resource.
+pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
+    let path = uri.strip_prefix(PREFIX).and_then(unescaped).filter(|path| !path.is_empty());
+    path.ok_or_else(|| {
+        let message = format!("resources here are called `{PREFIX}` and a path in the workspace");
+        ErrorData::invalid_params(message, None)
+    })
+}
+
+/// How a file is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum As {
+    Text,
+    Bytes,
+}
+
+impl As {
+    /// The arguments for `read_file`.
+    pub(super) fn arguments(self, path: &str) -> String {
+        let encoding = match self {
+            Self::Text => "utf-8",
+            Self::Bytes => "base64",
+        };
+        json!({"path": path, "encoding": encoding}).to_string()
+    }
+}
+
+/// What was read.
+pub(super) fn result(uri: &str, reply: &Reply, form: As) -> Result<ReadResourceResult, ErrorData> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        value: Value,
+    }
+    if let Some(kind) = reply.error {
+        return Err(refusal(kind, &reply.text));
+    }
+    let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
+    let Envelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
+    let content = value["content"].as_str().unwrap_or_default();
+    let mut contents = match form {
+        As::Text => ResourceContents::text(content, uri).with_mime_type("text/plain"),
+        As::Bytes => ResourceContents::blob(content, uri).with_mime_type("application/octet-stream"),
+    };
+    if value["truncated"] == true {
+        let meta = Map::from_iter([("ringfence/truncated".to_owned(), Value::Bool(true))]);
+        contents = contents.with_meta(MetaObject(meta));
+    }
+    Ok(ReadResourceResult::new(vec![contents]))
+}
+
+fn refusal(kind: ErrorKind, reply: &str) -> ErrorData {
+    #[derive(Deserialize)]
+    struct Envelope {
+        error: Said,
+    }
+    #[derive(Deserialize)]
+    struct Said {
+        message: String,
+    }
+    let message = serde_json::from_str(reply).map_or_else(|_| reply.to_owned(), |said: Envelope| said.error.message);
+    let code = match kind {
+        ErrorKind::NotFound => ErrorCode::RESOURCE_NOT_FOUND,
+        ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,
+        _ => ErrorCode::INVALID_PARAMS,
+    };
+    ErrorData::new(code, message, None)
+}
+
+/// Text of a URI without its escapes. Nothing where they make no text.
+pub(super) fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digit = |at: usize| char::from(digits[at]).to_digit(16);
+        bytes.push(u8::try_from(digit(0)? * 16 + digit(1)?).ok()?);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{path, unescaped};
+
+    #[test]
+    fn escapes_are_undone_or_refused() {
+        for (text, expected) in [
+            ("a%20b/%C3%BC", Some("a b/ü")),
+            ("plain", Some("plain")),
+            ("%2e%2E/x", Some("../x")),
+            ("%", None),
+            ("%4", None),
+            ("%zz", None),
+            ("%+1", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(unescaped(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_resource_is_a_path_of_the_workspace() {
+        assert_eq!(path("ringfence:///src/main.rs").unwrap(), "src/main.rs");
+        assert_eq!(path("ringfence:///@docs/a%20b").unwrap(), "@docs/a b");
+        for uri in ["ringfence:///", "ringfence://host/a", "file:///etc/passwd", "src/main.rs", ""] {
+            path(uri).unwrap_err();
+        }
+    }
+}
