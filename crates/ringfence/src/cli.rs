@@ -315,7 +315,9 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Mcp { wait } => {
             let front = Front::new(Duration::from_secs(wait));
             let approver = by_setting(&settings, || front.approver());
-            mcp(&front, &wire_mcp(settings, &environment, approver, front.roots())?)
+            let wired = wire_mcp(settings, &environment, approver, front.roots())?;
+            warn_of(&wired);
+            mcp(&front, &wired)
         }
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
