@@ -325,12 +325,11 @@ impl Planner<'_> {
         if was.kind != Kind::File {
             return Ok(None);
         }
-        // Taking a name asks nothing of the file that had it, so we ask.
-        if was.closed_to_writers() {
-            return Err(fault(Errno::ACCESS, &name));
-        }
-        let opened = self.mount.open_at(self.parents.open(&item.path)?, split(&item.path).1, OFlags::RDONLY);
-        let fd = opened.map_err(|errno| fault(errno, &name))?;
+        // Whether it may be written is not asked: the program gave its name to another one, and had the right to.
+        let fd = match self.mount.open_at(self.parents.open(&item.path)?, split(&item.path).1, OFlags::RDONLY) {
+            Err(Errno::ACCESS) => return Ok(None),
+            opened => opened.map_err(|errno| fault(errno, &name))?,
+        };
         let stamp = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, &name))?);
         if stamp == *was { Ok(Some(Old { fd, stamp })) } else { Err(meanwhile(&name)) }
     }

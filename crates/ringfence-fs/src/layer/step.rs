@@ -5,9 +5,9 @@
 //!
 //! Not here: which steps there are (`commit.rs`), and the note of them (`batch_note.rs`).
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
-use rustix::fs::{Mode, RenameFlags, fchmod, fstat};
+use rustix::fs::{Mode, OFlags, RenameFlags, fchmod, fstat};
 use rustix::io::Errno;
 
 use super::upper::permit;
@@ -98,16 +98,12 @@ pub(crate) fn permit_directory(
     inode: u64,
     [from, to]: [u32; 2],
 ) -> Result<(), Errno> {
-    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let is_it = |stamp: &Stamp| stamp.kind == Kind::Directory && stamp.id.inode == inode && stamp.mode == from;
-    let fd = match openat(parent, name, rustix::fs::OFlags::RDONLY | flags | CAREFUL, Mode::empty()) {
+    let fd = match openat(parent, name, OFlags::RDONLY | flags | CAREFUL, Mode::empty()) {
         Err(Errno::ACCESS) => {
             let place = openat(parent, name, PLACE | flags, Mode::empty())?;
-            return if is_it(&Stamp::of(&fstat(&place)?)) {
-                permit(std::os::fd::AsFd::as_fd(&place), to)
-            } else {
-                Err(Errno::NOENT)
-            };
+            return if is_it(&Stamp::of(&fstat(&place)?)) { permit(place.as_fd(), to) } else { Err(Errno::NOENT) };
         }
         opened => opened?,
     };

@@ -340,6 +340,38 @@ fn modes_change_and_special_bits_do_not_come_along() {
 }
 
 #[test]
+fn a_file_that_nobody_may_write_can_be_replaced_as_a_program_can_replace_it() {
+    let layered = Layered::new(&[("pack.idx", "old"), ("shut", "old")]);
+    let mode = |root: &Path, path: &str, mode| {
+        fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&layered.world.root, "pack.idx", 0o444);
+    mode(&layered.world.root, "shut", 0o000);
+    let layered = Layered::above(layered.world);
+    layered.write("pack.idx", "new").write("shut", "open");
+    mode(&layered.upper, "pack.idx", 0o444);
+    let (said, change) = layered.committed();
+    assert_eq!(said, ["pack.idx modified 3", "shut modified 4"]);
+    layered.world.value("undo", &json!({"change": change}));
+    assert_eq!(layered.world.read("pack.idx"), "old");
+    assert_eq!(fs::metadata(layered.world.root.join("shut")).unwrap().mode() & 0o777, 0o000);
+}
+
+#[test]
+fn a_committed_file_has_the_time_that_the_program_gave_it() {
+    let layered = Layered::new(&[("a", "a")]);
+    layered.write("a", "b").write("d/x", "x");
+    let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for path in ["a", "d/x"] {
+        fs::File::options().write(true).open(layered.upper.join(path)).unwrap().set_modified(time).unwrap();
+    }
+    layered.check(&["a modified 1", "d created", "d/x created 1"]);
+    for path in ["a", "d/x"] {
+        assert_eq!(fs::metadata(layered.world.root.join(path)).unwrap().modified().unwrap(), time);
+    }
+}
+
+#[test]
 fn a_file_that_has_another_name_now_is_listed_once() {
     let layered = Layered::new(&[("old.txt", "contents"), ("d/two", "two!")]);
     layered.whiteout("old.txt").write("new.txt", "contents").attribute("new.txt", "origin", "");
