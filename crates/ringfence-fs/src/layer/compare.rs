@@ -22,6 +22,7 @@ use crate::known::At;
 use crate::mount::{Mount, look};
 use crate::name::{is_reserved, may_create, show};
 use crate::path::LONGEST_PATH;
+use crate::slot::listing as listing_of;
 use crate::stamp::{Kind, Stamp};
 use crate::tools::manifest::{Class, Manifest, Whole, survey};
 use crate::walk::{Ours, read_directory};
@@ -198,7 +199,9 @@ impl Comparer<'_> {
     fn remove_hidden(&mut self, path: &[u8], lower: BorrowedFd<'_>, listing: &Listing) -> Result<(), ToolError> {
         let name = shown(self.mount, path);
         let kept: HashSet<&[u8]> = listing.entries.iter().map(|entry| entry.name.as_slice()).collect();
-        let there = read_directory(lower, Ours::Hidden, self.entries, &name, self.cx)?;
+        // `cap-std` gives a descriptor that cannot be listed.
+        let listed = listing_of(lower).map_err(|errno| fault(errno, &name))?;
+        let there = read_directory(listed.as_fd(), Ours::Hidden, self.entries, &name, self.cx)?;
         self.entries = self.entries.saturating_sub(there.len() as u64);
         for entry in there.iter().filter(|entry| !kept.contains(entry.name.as_slice())) {
             let stamp = look(lower, &entry.name).map_err(|errno| fault(errno, &name))?;

@@ -9,6 +9,7 @@ use proptest::collection::btree_map;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
+use ringfence_fs::Backend;
 use ringfence_kernel::ErrorKind;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
@@ -115,8 +116,8 @@ fn has_closed(entries: &Entries) -> bool {
     })
 }
 
-fn check(lower: &Entries, uppers: &[Entries]) -> Result<(), TestCaseError> {
-    let world = World::in_memory(setup());
+fn check(lower: &Entries, uppers: &[Entries], backend: Backend) -> Result<(), TestCaseError> {
+    let world = World::in_memory(setup().on(backend));
     build(&world.root, lower);
     let mut layered = Layered::above(world);
     let mut shown = lower.clone();
@@ -164,6 +165,8 @@ fn a_layer_is_committed_as_an_overlay_would_show_it_and_undone() {
     let full = std::env::var_os("RINGFENCE_FULL").is_some();
     let config = Config { cases: if full { 3000 } else { 150 }, failure_persistence: None, ..Config::default() };
     let uppers = proptest::collection::vec(upper(), 1..4);
-    let outcome = TestRunner::new(config).run(&(lower(), uppers), |(lower, uppers)| check(&lower, &uppers));
+    let backend = select(vec![Backend::Best, Backend::CapStd]);
+    let outcome = TestRunner::new(config)
+        .run(&(lower(), uppers, backend), |(lower, uppers, backend)| check(&lower, &uppers, backend));
     outcome.unwrap();
 }
