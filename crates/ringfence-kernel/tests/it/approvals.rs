@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{Answered, Approval, Assurance, Dialect, ErrorKind, Limits, MemoryStore, Principal, Store};
+use ringfence_kernel::{
+    Answered, Approval, Assurance, Dialect, ErrorKind, Fatal, Limits, MemoryStore, Principal, Store, StoreLost,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -232,6 +234,21 @@ async fn every_answer_takes_its_request_out_of_the_store() {
         let road = Setup::answering(answers).road();
         road.call(&json!({"path": "ask"})).await;
         assert!(road.pending().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_taken_out_of_the_store_ends_the_run() {
+    for answer in [yes(), no()] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let hooked = Hooked::new(&store, |step| match step {
+            "close" => Err(StoreLost(std::io::Error::other("the disk is gone"))),
+            _ => Ok(()),
+        });
+        let road = Setup { store: hooked, ..Setup::answering([answer]) }.road();
+        let lost = road.try_call("act", r#"{"path":"ask"}"#, &CancellationToken::new()).await;
+        assert!(matches!(lost, Err(Fatal::Store(_))), "{lost:?}");
+        assert_eq!(road.runs(), 0);
     }
 }
 

@@ -139,6 +139,23 @@ fn some_things_are_never_allowed_for_good() {
 }
 
 #[tokio::test]
+async fn a_call_that_was_put_off_is_allowed_for_good_by_the_rule_that_was_shown() {
+    for (arguments, kept) in [(json!({"path": "a"}), true), (json!({"path": ".env", "verb": "read"}), false)] {
+        let store = memory();
+        let somebody = Somebody { puts_off: true, ..Somebody::default() };
+        let road = Setup { somebody, ..setup(&store, Rules::of(Preset::Ask)) }.road();
+        let suspended = road.call(&arguments).await.suspended.unwrap();
+        // The desk would not take it where nothing may be granted; whoever brings the call back does not either.
+        store.answer(&suspended.request, &always(), SystemTime::now()).unwrap();
+        let cancel = tokio_util::sync::CancellationToken::new();
+        let reply = road.host.resume(&road.session, &suspended.token, &cancel).await.unwrap();
+        assert_eq!(reply.error, (!kept).then_some(ErrorKind::ApprovalDenied), "{arguments}: {}", reply.text);
+        let grants = store.grants(SystemTime::now()).unwrap().len();
+        assert_eq!((road.runs(), grants), (usize::from(kept), usize::from(kept)));
+    }
+}
+
+#[tokio::test]
 async fn where_no_directory_is_known_nothing_is_allowed_for_good() {
     let store = memory();
     let setup = Setup { directory: None, ..setup(&store, Rules::of(Preset::Ask)) };

@@ -1,10 +1,12 @@
 //! A call that waits for its answer elsewhere, or is put off and brought back.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    ApprovalResponse, Assurance, Dialect, ErrorKind, Limits, MemoryStore, Principal, Reply, Store, Suspended,
+    ApprovalResponse, Assurance, Decision, Dialect, ErrorKind, Layer, Limits, MemoryStore, Policy, Principal, Question,
+    Reply, Store, Suspended, Touch, Verdict,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -171,8 +173,8 @@ async fn a_target_that_changed_before_the_call_came_back_is_a_conflict() {
 #[tokio::test]
 async fn a_plan_that_fails_when_the_call_comes_back_fails_it() {
     let script = Script::plan(|_, _| {
-        static LOOKS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-        match LOOKS.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+        static LOOKS: AtomicUsize = AtomicUsize::new(0);
+        match LOOKS.fetch_add(1, Ordering::SeqCst) {
             0 => Ok(()),
             _ => Err(ringfence_kernel::ToolError::new(ErrorKind::NotFound, "it went away")),
         }
@@ -203,4 +205,63 @@ async fn arguments_that_were_changed_go_the_same_way_as_ever() {
     road.answer(&again.request, response(true));
     assert_eq!(json(&road.resume(&again.token).await)["value"]["path"], "ask2");
     assert_eq!(road.runs(), 2);
+}
+
+#[tokio::test]
+async fn of_two_who_bring_a_call_back_at_once_one_runs_it() {
+    let store = memory();
+    let road = putting_off(&store).road();
+    let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
+    road.answer(&request, response(true));
+    // Both have seen the answer before either of them goes on.
+    let (arrived, both) = (AtomicUsize::new(0), Barrier::new(2));
+    let hooked = Hooked::new(&store, move |step| {
+        if matches!(step, "use_once" | "close") && arrived.fetch_add(1, Ordering::SeqCst) < 2 {
+            both.wait();
+        }
+        Ok(())
+    });
+    let road = Setup { store: hooked, ..Setup::default() }.road();
+    let (one, two) = tokio::join!(road.resume(&token), road.resume(&token));
+    assert_eq!(road.runs(), 1);
+    let late = if one.error.is_some() { one } else { two };
+    refused(&late, "used already");
+}
+
+/// A policy that asks by a rule, in a layer and for a reason that others can change.
+#[derive(Clone, Debug)]
+struct Asks(Arc<Mutex<(&'static str, Layer, &'static str)>>);
+
+impl Policy for Asks {
+    fn judge(&self, _: &Touch, _: &Question<'_>) -> Verdict {
+        let (rule, layer, reason) = *self.0.lock().unwrap();
+        Verdict {
+            decision: Decision::Ask,
+            rule: Arc::from(rule),
+            layer,
+            reason: reason.to_owned(),
+            assurance: Assurance::Person,
+            grant: None,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_to_one_question_and_to_no_other_about_the_same_target() {
+    let asked = ("a rule", Layer::User, "a reason");
+    for (later, same) in [
+        (asked, true),
+        (("another", Layer::User, "a reason"), false),
+        (("a rule", Layer::Managed, "a reason"), false),
+        (("a rule", Layer::User, "another"), false),
+    ] {
+        let asks = Asks(Arc::new(Mutex::new(asked)));
+        let road = Setup { policy: Box::new(asks.clone()), ..putting_off(&memory()) }.road();
+        let Suspended { token, request } = road.put_off(&json!({"path": "a"})).await;
+        road.answer(&request, response(true));
+        *asks.0.lock().unwrap() = later;
+        let reply = road.resume(&token).await;
+        assert_eq!(reply.error, (!same).then_some(ErrorKind::Conflict), "{later:?}: {}", reply.text);
+        assert_eq!(road.runs(), usize::from(same));
+    }
 }
