@@ -59,6 +59,7 @@ async fn what_is_allowed_for_good_is_not_asked_about_again_and_nothing_else_is_a
     let [grant] = grants.as_slice() else { panic!("{grants:?}") };
     assert_eq!((grant.by.as_str(), grant.directory.as_str()), ("somebody", "this one"));
     assert_eq!(grant.until.duration_since(grant.since).unwrap(), GRANT_TIME);
+    assert_eq!(GRANT_TIME.as_secs(), 30 * 24 * 60 * 60);
     let permissions = road.trace.permissions.lock().unwrap().clone();
     assert_eq!(permissions[1], format!("grants {} nobody", grant.id));
 }
