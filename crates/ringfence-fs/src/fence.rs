@@ -17,7 +17,7 @@ use crate::guard::{ChangeRule, Guard};
 use crate::journal::{Entry, Journal};
 use crate::known::{At, Born, Known};
 use crate::locks::Locks;
-use crate::mount::{Durability, Mount, Rights, Spot, rename_onto_nothing};
+use crate::mount::{Durability, Mount, Rights, Spot, look, rename_onto_nothing};
 use crate::name::NameRule;
 use crate::path::GuestPath;
 use crate::recover::recover_all;
@@ -364,11 +364,15 @@ pub(crate) fn open_own(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
 fn open_journal(parent: &OwnedFd, id: &str, born: Born) -> Result<OwnedFd, Errno> {
     let Some(born) = born else { return open_private(parent, id.as_bytes()) };
     let name = format!("{id}-{born}");
+    let [before, now] = [id, &name].map(|name| (parent.as_fd(), name.as_bytes()));
     // Earlier versions did not say when.
-    match rename_onto_nothing((parent.as_fd(), id.as_bytes()), (parent.as_fd(), name.as_bytes())) {
-        Ok(()) | Err(Errno::NOENT | Errno::EXIST) => open_private(parent, name.as_bytes()),
-        Err(errno) => Err(errno),
+    if look(before.0, before.1)?.is_some() {
+        match rename_onto_nothing(before, now) {
+            Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
     }
+    open_private(parent, now.1)
 }
 
 /// A directory that only we may enter, made if it is missing.

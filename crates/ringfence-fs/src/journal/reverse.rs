@@ -173,6 +173,28 @@ impl Reversal {
         paths
     }
 
+    /// Fails where it may not be done, whatever is there. Says what would become of what it displaces.
+    pub(crate) fn check(&self, mount: &Mount, ticket: &Ticket<'_>) -> Result<Afterwards, ToolError> {
+        self.judge(mount, ticket)?;
+        for planned in &self.moves {
+            planned.check_directories(mount)?;
+        }
+        // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
+        if is_unsettled(mount) {
+            let message = "an earlier change was interrupted and could not be taken back yet; nothing was undone";
+            return Err(
+                ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed")
+            );
+        }
+        if self.is_kept(mount, ticket.context()) {
+            Ok(Afterwards::Kept)
+        } else if ticket.may_lose() {
+            Ok(Afterwards::Lost)
+        } else {
+            Err(unkept())
+        }
+    }
+
     /// Does it, and says what became of what it displaced. Whoever calls has the tree alone.
     pub(crate) fn carry_out(
         self,
@@ -181,21 +203,7 @@ impl Reversal {
         ticket: &Ticket<'_>,
     ) -> Result<Afterwards, ToolError> {
         let Some(journal) = &mount.journal else { return Err(fault(Errno::NOENT, "journal")) };
-        self.judge(mount, ticket)?;
-        let displaced = if self.is_kept(mount, ticket.context()) {
-            Afterwards::Kept
-        } else if ticket.may_lose() {
-            Afterwards::Lost
-        } else {
-            return Err(unkept());
-        };
-        // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
-        if is_unsettled(mount) {
-            let message = "an earlier change was interrupted and could not be taken back yet; nothing was undone";
-            return Err(
-                ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed")
-            );
-        }
+        let displaced = self.check(mount, ticket)?;
         let change = ticket.change();
         let keep = mount.make_keep(journal)?;
         let named = |image: &str| name_image(change, image);
@@ -352,6 +360,17 @@ impl Planned {
             temporary: name_image(change, &self.image).into_bytes(),
             other: self.to.clone(),
         }
+    }
+
+    /// Directories that are there already and let nothing go or come.
+    fn check_directories(&self, mount: &Mount) -> Result<(), ToolError> {
+        let to = (self.kind == Kind::Move).then_some(&self.to);
+        for path in std::iter::once(&self.path).chain(to) {
+            if let Some(parent) = open_straight(mount, split(path).0) {
+                check_directory_writable(parent.as_fd(), &show(path))?;
+            }
+        }
+        Ok(())
     }
 
     /// Does it, or leaves everything as it was and says why.

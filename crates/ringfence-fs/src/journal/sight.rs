@@ -67,8 +67,7 @@ impl Sights {
 
 impl Reversal {
     /// What it would do to contents. Reads as much as can be shown.
-    pub(crate) fn to_diffs(&self, mount: &Mount, cx: &Context<'_>) -> Result<Diffs, ToolError> {
-        let mut diffs = Diffs::new();
+    pub(crate) fn add_to(&self, diffs: &mut Diffs, mount: &Mount, cx: &Context<'_>) -> Result<(), ToolError> {
         let shown = |path: &[u8]| mount.shown(&show(path));
         let all = &self.sights.all;
         for (index, sight) in all.iter().enumerate() {
@@ -81,11 +80,11 @@ impl Reversal {
                 Sight::Move { from, to } => diffs.say(&format!("move `{}` to `{}`", shown(from), shown(to))),
                 Sight::Change { before: None, after: None, .. } => {}
                 Sight::Change { path, before, after } => {
-                    add(&mut diffs, mount, &shown(path), [before.as_deref(), after.as_deref()], cx)?;
+                    add(diffs, mount, &shown(path), [before.as_deref(), after.as_deref()], cx)?;
                 }
             }
         }
-        Ok(diffs)
+        Ok(())
     }
 }
 

@@ -17,9 +17,9 @@ use super::manifest::{Class, Whole, survey, touches_below};
 use crate::Fence;
 use crate::fence::Journaled;
 use crate::journal::{Afterwards, Doing, Entry, Force, Reversal, Status};
-use crate::locks::Tree;
+use crate::locks::{Tree, TreeHeld};
 use crate::mount::Mount;
-use crate::preview::fingerprint;
+use crate::preview::{Diffs, fingerprint};
 use crate::recover::{recover_notes, recover_tree};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -47,7 +47,7 @@ const VERBS: [Verb; 7] =
 struct UndoArgs {
     /// The id of one change, as the call that made it returned it.
     change: Option<String>,
-    /// Every change of this session.
+    /// Every change of this session, on every mount.
     session: Option<String>,
     /// Every change since this time, such as `2026-01-31T12:00:00Z`.
     since: Option<String>,
@@ -110,13 +110,19 @@ impl From<RedoArgs> for Args {
 }
 
 struct Work {
-    mount: Arc<Mount>,
-    entries: Vec<Entry>,
+    /// One for each mount, in the order of the mounts.
+    parts: Vec<Part>,
     force: Force,
     dry_run: bool,
-    reversal: Reversal,
     /// What would be shown has a secret in it.
     secret: bool,
+}
+
+/// What is taken back on one mount.
+struct Part {
+    mount: Arc<Mount>,
+    entries: Vec<Entry>,
+    reversal: Reversal,
 }
 
 /// What an undo returns.
@@ -153,53 +159,94 @@ impl Tool for Undo {
             let message = "only a person may insist on an undo of what was changed since";
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
-        let (mount, entries) = self.find(&args.which, &origin)?;
-        cx.name_subject(&entries.iter().map(|entry| entry.change.change.as_str()).collect::<Vec<_>>().join(" "));
-        mount.check_in_place(cx.pace)?;
-        mount.check_keep()?;
-        let reversal = Reversal::plan(&mount, &entries, args.force, cx)?;
-        check_conflicts(&mount, &reversal, &origin)?;
-        mount.look_around(cx)?;
-        let touches: Vec<Touch> = if args.dry_run {
-            // What is there is shown, and what would be there.
-            let known = mount.known_of(reversal.effects());
-            let read =
-                |path: &String| Touch { verb: Verb::Read, place: Place { sensitivity: known, ..place(&mount, path) } };
-            reversal.paths().iter().map(read).collect()
-        } else {
-            check_kept(&mount, &reversal, args.force, cx)?;
-            touches(&mount, &reversal, cx)?
-        };
+        let found = self.find(&args.which, &origin)?;
+        let changes = found.iter().flat_map(|(_, entries)| entries).map(|entry| entry.change.change.as_str());
+        cx.name_subject(&changes.collect::<Vec<_>>().join(" "));
+        let mut parts = Vec::new();
+        for (mount, entries) in found {
+            mount.check_in_place(cx.pace)?;
+            mount.check_keep()?;
+            let reversal = Reversal::plan(&mount, &entries, args.force, cx)?;
+            check_conflicts(&mount, &reversal, &origin)?;
+            mount.look_around(cx)?;
+            parts.push(Part { mount, entries, reversal });
+        }
+        let mut touches = Vec::new();
+        for Part { mount, reversal, .. } in &parts {
+            if args.dry_run {
+                touches.extend(looks(mount, reversal));
+            } else {
+                check_kept(mount, reversal, args.force, cx)?;
+                touches.extend(changes_of(mount, reversal, cx)?);
+            }
+        }
         let secret = touches.iter().any(|touch| touch.place.sensitive().secret);
-        let work = Work { mount, entries, force: args.force, dry_run: args.dry_run, reversal, secret };
-        Ok(Plan { touches, work })
+        Ok(Plan { touches, work: Work { parts, force: args.force, dry_run: args.dry_run, secret } })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { mount, reversal, secret, .. } = work;
-        let doings = reversal.doings();
-        let named = doings.iter().take(MOST_NAMED);
-        let mut words: Vec<String> =
-            named.map(|doing| format!("{} `{}`", doing.verb.as_str(), mount.shown(&doing.path))).collect();
+        let Work { parts, secret, .. } = work;
+        let doings: Vec<String> = parts
+            .iter()
+            .flat_map(|Part { mount, reversal, .. }| {
+                let doings = reversal.doings().into_iter();
+                doings.map(|doing| format!("{} `{}`", doing.verb.as_str(), mount.shown(&doing.path)))
+            })
+            .collect();
+        let mut words: Vec<String> = doings.iter().take(MOST_NAMED).cloned().collect();
         if doings.len() > MOST_NAMED {
             words.push(format!("{} more", doings.len() - MOST_NAMED));
         }
-        let text = format!("take back {}: {}", reversal.undoes().join(", "), words.join(", "));
-        let preview = Preview::new(&text, fingerprint((reversal.undoes(), reversal.effects())));
-        Ok(preview.with(reversal.to_diffs(mount, cx)?.into_body()).secret_if(*secret))
+        let text = format!("take back {}: {}", undone(parts).join(", "), words.join(", "));
+        let bound: Vec<_> = parts.iter().map(|part| (part.reversal.undoes(), part.reversal.effects())).collect();
+        Ok(Preview::new(&text, fingerprint(bound)).with(diffs(parts, cx)?.into_body()).secret_if(*secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { mount, entries, force, dry_run, reversal, .. } = work;
-        let paths = reversal.paths().iter().map(|path| mount.shown(path)).collect();
-        let lost = !reversal.is_kept(&mount, ticket.context());
-        let undone = reversal.undoes().to_vec();
-        let mut outcome = Outcome { undone, paths, change: String::new(), dry_run, lost, diff: None };
+        let Work { parts, force, dry_run, .. } = work;
+        let cx = ticket.context();
+        let paths = parts.iter().flat_map(|part| part.reversal.paths().into_iter().map(|path| part.mount.shown(&path)));
+        let lost = parts.iter().any(|part| !part.reversal.is_kept(&part.mount, cx));
+        let mut outcome = Outcome {
+            undone: undone(&parts),
+            paths: paths.collect(),
+            change: String::new(),
+            dry_run,
+            lost,
+            diff: None,
+        };
         if dry_run {
-            outcome.diff = Some(reversal.to_diffs(&mount, ticket.context())?.into_text());
+            outcome.diff = Some(diffs(&parts, cx)?.into_text());
             return Ok(outcome);
         }
-        // Nobody else of ours changes anything meanwhile.
+        let mut ready = Vec::new();
+        for part in parts {
+            ready.push(part.make_ready(force, ticket)?);
+        }
+        // Every path of every mount is as it should be: only now the first one is touched.
+        let mut done: Vec<String> = Vec::new();
+        outcome.lost = false;
+        for Ready { mount, tree, reversal } in ready {
+            let carried_out = reversal.carry_out(&mount, &tree, ticket).map_err(|error| in_part(error, &done, ticket));
+            outcome.lost |= carried_out? == Afterwards::Lost;
+            done.push(format!("@{}", mount.alias));
+        }
+        outcome.change = ticket.change().to_owned();
+        Ok(outcome)
+    }
+}
+
+/// A mount that nobody else of ours changes meanwhile, and what will be done there.
+struct Ready {
+    mount: Arc<Mount>,
+    tree: TreeHeld,
+    reversal: Reversal,
+}
+
+impl Part {
+    /// Takes the tree, and looks once more at everything.
+    fn make_ready(self, force: Force, ticket: &Ticket<'_>) -> Result<Ready, ToolError> {
+        let Self { mount, entries, reversal } = self;
         let tree = mount.locks.hold_tree(Tree::Alone, ticket.context())?;
         recover_tree(&mount, &tree);
         recover_notes(&mount);
@@ -210,10 +257,41 @@ impl Tool for Undo {
             let message = "what would be undone changed since the call was planned; nothing was undone";
             return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"));
         }
-        outcome.lost = now.carry_out(&mount, &tree, ticket)? == Afterwards::Lost;
-        outcome.change = ticket.change().to_owned();
-        Ok(outcome)
+        now.check(&mount, ticket)?;
+        Ok(Ready { mount, tree, reversal: now })
     }
+}
+
+/// The error of one mount, where others were done before it: each mount is all or nothing, all of them together are not.
+fn in_part(error: ToolError, done: &[String], ticket: &Ticket<'_>) -> ToolError {
+    if done.is_empty() {
+        return error;
+    }
+    let (kind, change) = (error.kind, ticket.change());
+    let message = format!("{error} there; but what was on {} was undone, by `{change}`", done.join(", "));
+    ToolError { details: error.details, ..ToolError::new(kind, message) }
+        .hint("`redo` brings that back, and `undo` tries the rest again")
+        .detail("change", change)
+        .detail("undoneOn", done.to_vec())
+}
+
+/// The changes that are taken back, each once.
+fn undone(parts: &[Part]) -> Vec<String> {
+    let mut undone: Vec<String> = Vec::new();
+    for change in parts.iter().flat_map(|part| part.reversal.undoes()) {
+        if !undone.contains(change) {
+            undone.push(change.clone());
+        }
+    }
+    undone
+}
+
+fn diffs(parts: &[Part], cx: &Context<'_>) -> Result<Diffs, ToolError> {
+    let mut diffs = Diffs::new();
+    for Part { mount, reversal, .. } in parts {
+        reversal.add_to(&mut diffs, mount, cx)?;
+    }
+    Ok(diffs)
 }
 
 impl Tool for Redo {
@@ -236,28 +314,27 @@ impl Tool for Redo {
 }
 
 impl Undo {
-    /// The changes that are meant, the newest first, and the mount that they are on.
-    fn find(&self, which: &Which, origin: &Origin) -> Result<Journaled, ToolError> {
-        let mut found: Vec<Journaled> = Vec::new();
+    /// The changes that are meant, the newest first, by the mounts that they are on.
+    fn find(&self, which: &Which, origin: &Origin) -> Result<Vec<Journaled>, ToolError> {
+        let (mut found, mut refused): (Vec<Journaled>, _) = (Vec::new(), None);
         for (mount, entries) in self.fence.journals()? {
-            let picked = pick(which, &entries, origin)?;
-            if !picked.is_empty() {
-                found.push((mount, picked));
+            match pick(which, &entries, origin) {
+                Ok(picked) if picked.is_empty() => {}
+                Ok(picked) => found.push((mount, picked)),
+                // What was made on one mount may not have been made on another.
+                Err(error) => refused = Some(error),
             }
         }
         if matches!(which, Which::Last | Which::LastUndo) {
-            // One for each mount; the last of them is meant.
+            // One for each mount; the last of them is meant, wherever else it was made.
             found.sort_by(|(_, a), (_, b)| when(b).cmp(when(a)));
-            found.truncate(1);
+            let last = found.first().and_then(|(_, entries)| entries.first()).map(|entry| entry.change.change.clone());
+            found.retain(|(_, entries)| entries.first().map(|entry| &entry.change.change) == last.as_ref());
         }
-        match (found.pop(), found.is_empty()) {
-            (Some(only), true) => Ok(only),
-            (Some(_), false) => {
-                let message = "these changes are on several mounts, and are undone one by one";
-                Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("name each change"))
-            }
-            (None, _) => Err(nothing(which, origin)),
+        if found.is_empty() {
+            return Err(refused.unwrap_or_else(|| nothing(which, origin)));
         }
+        Ok(found)
     }
 }
 
@@ -374,8 +451,15 @@ fn check_kept(mount: &Mount, reversal: &Reversal, force: Force, cx: &Context<'_>
     Err(ToolError::new(ErrorKind::WriteLimit, message).hint("raise max_undo_session_bytes, or insist"))
 }
 
+/// To be shown what is there, and what would be there, is to read it.
+fn looks(mount: &Mount, reversal: &Reversal) -> Vec<Touch> {
+    let known = mount.known_of(reversal.effects());
+    let read = |path: &String| Touch { verb: Verb::Read, place: Place { sensitivity: known, ..place(mount, path) } };
+    reversal.paths().iter().map(read).collect()
+}
+
 /// Everything that would be touched, with what is in directories.
-fn touches(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<Touch>, ToolError> {
+fn changes_of(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<Touch>, ToolError> {
     let known = mount.known_of(reversal.effects());
     let mut touches = Vec::new();
     for Doing { verb, path, tree } in reversal.doings() {

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use ringfence_fs::Backend;
+use ringfence_fs::{Backend, Rights};
 use ringfence_kernel::{Bits, ErrorKind, Limits, Preset, Principal, Session};
 use serde_json::{Value, json};
 
@@ -362,6 +362,44 @@ fn undo_since_a_time_takes_back_what_came_after_it() {
     assert_eq!(world.error("undo", &json!({"since": "yesterday"})), ErrorKind::InvalidArgs);
     world.value("undo", &json!({"since": time}));
     assert!(!world.root.join("f").exists());
+}
+
+#[test]
+fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
+    let world = World::with(Setup { mounts: vec![("other", Rights::ReadWrite)], ..Setup::default() });
+    let other = world.host_path().join("mount-other");
+    world.write("f", "one");
+    std::fs::write(other.join("g"), "one").unwrap();
+    world.value("write_file", &json!({"path": "f", "content": "two"}));
+    world.value("write_file", &json!({"path": "@other/g", "content": "two"}));
+    world.value("delete_file", &json!({"path": "@other/g"}));
+    let both = || (world.read("f"), std::fs::read_to_string(other.join("g")).ok());
+    let (first, last) = (("one".to_owned(), Some("one".to_owned())), ("two".to_owned(), None));
+    let session = json!({"session": "test"});
+    // Something in the place of the last one: nothing is touched, on the other mount neither.
+    std::fs::write(other.join("g"), "of a person").unwrap();
+    let answer = world.call("undo", &session);
+    assert_eq!(answer.error, Some(ErrorKind::Conflict), "{}", answer.text);
+    assert_eq!((answer.text.contains("@other/g"), world.read("f")), (true, "two".to_owned()));
+    std::fs::remove_file(other.join("g")).unwrap();
+    // A directory that lets nothing come is known before, too.
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(world.error("undo", &session), ErrorKind::PermissionDenied);
+    assert_eq!(both(), last);
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let said = world.value("undo", &json!({"session": "test", "dryRun": true}));
+    assert!(said["diff"].as_str().unwrap().contains("+++ b/@other/g"), "{said}");
+    let undo = world.value("undo", &session);
+    assert_eq!((undo["undone"].as_array().unwrap().len(), &undo["paths"]), (3, &json!(["f", "@other/g"])));
+    assert_eq!(both(), first);
+    world.value("redo", &json!({"change": undo["change"]}));
+    assert_eq!(both(), last);
+    world.value("undo", &session);
+    world.value("redo", &json!({}));
+    assert_eq!(both(), last);
+    // The last change is on one of them.
+    world.value("undo", &json!({}));
+    assert_eq!(both(), ("two".to_owned(), Some("two".to_owned())));
 }
 
 #[test]

@@ -809,6 +809,35 @@ fn what_somebody_did_after_a_crash_in_an_undo_stays() {
 }
 
 #[test]
+fn an_undo_on_two_mounts_that_fails_on_the_second_says_what_was_done_on_the_first() {
+    if !strace_is_here() {
+        return;
+    }
+    let site = Site::in_memory();
+    let other = site.root().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let mount = format!("other={}:rw", other.to_str().unwrap());
+    let options = ["--mount", &mount];
+    for path in ["f", "@other/g"] {
+        site.call_with(&options, "write_file", &json!({"path": path, "content": "new\n"})).value();
+    }
+    let g = other.join("g");
+    let undo = [&UNDO[..], &options].concat();
+    let point = Point { call: "renameat2", nth: 2, tamper: Tamper::Fail("EIO") };
+    let ended = traced_program(&site, point, &undo, b"", None);
+    assert!(ended.met);
+    let said = ended.said;
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.err.contains("what was on @workspace was undone, by `c-"), "{said:?}");
+    assert_eq!((site.tree(), g.exists()), (vec![], true));
+    // The rest can be tried again, and what was done can be brought back.
+    assert_eq!(site.run(&undo).code, Some(0));
+    assert!(!g.exists());
+    assert_eq!(site.run(&[&["redo"], &options[..]].concat()).code, Some(0));
+    assert_eq!(std::fs::read_to_string(&g).unwrap(), "new\n");
+}
+
+#[test]
 fn a_batch_that_cannot_be_taken_back_says_so_and_is_taken_back_later() {
     if !strace_is_here() {
         return;
