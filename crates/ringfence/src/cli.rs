@@ -21,11 +21,11 @@ use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings,
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
 use crate::mcp::Front;
-use crate::policy_text;
 use crate::prompt::{first_sentence, prompt};
 use crate::signals::Signals;
 use crate::trust::Offered;
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, wire_mcp};
+use crate::{changes_text, policy_text};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -350,14 +350,16 @@ fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
         ChangesCommand::Log { session, json: true } => {
             ("list_changes", json!({"session": session}), |value| format!("{value}\n"))
         }
-        ChangesCommand::Log { session, json: false } => ("list_changes", json!({"session": session}), listed),
-        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), diff),
+        ChangesCommand::Log { session, json: false } => {
+            ("list_changes", json!({"session": session}), changes_text::listed)
+        }
+        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), changes_text::diff),
         ChangesCommand::Undo { change, session, since, dry_run, force } => {
             let which =
                 json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
-            ("undo", which, undone)
+            ("undo", which, changes_text::undone)
         }
-        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), undone),
+        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::undone),
     };
     let reply = make_call(wired, tool.to_owned(), arguments.to_string())?;
     let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
@@ -370,45 +372,9 @@ fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
         }
         return Ok(ERROR_REPLY);
     }
-    print(&form(&said["value"]), SUCCESS)
-}
-
-/// A change a line, and a line more where there are older ones.
-fn listed(value: &Value) -> String {
-    let mut text = String::new();
-    for change in value["changes"].as_array().into_iter().flatten() {
-        let words =
-            ["change", "time", "session", "call", "tool", "state"].map(|key| change[key].as_str().unwrap_or("-"));
-        let paths = texts(&change["paths"]).join(" ");
-        text.push_str(&format!("{}  {paths}\n", words.join("  ")));
-    }
-    if value["truncated"] == true {
-        text.push_str("older ones are not listed\n");
-    }
-    text
-}
-
-fn undone(value: &Value) -> String {
-    let undone = texts(&value["undone"]).join(" ");
-    let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
-    let lost = match value["lost"] == true {
-        true => "what was there is too large to be kept: no redo brings it back\n",
-        false => "",
-    };
-    match value["change"].as_str() {
-        Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
-        None => format!("would take back {undone}:\n{paths}{lost}{}", diff(value)),
-    }
-}
-
-/// A diff, with nothing hidden in it for a person's eyes and as it is for programs.
-fn diff(value: &Value) -> String {
-    let text = value["diff"].as_str().unwrap_or_default();
-    if std::io::stdout().is_terminal() { visible(text) } else { text.to_owned() }
-}
-
-fn texts(list: &Value) -> Vec<&str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    let text = form(&said["value"]);
+    // For a person's eyes nothing hides in it; programs get it as it is.
+    print(&if std::io::stdout().is_terminal() { visible(&text) } else { text }, SUCCESS)
 }
 
 /// A host that makes no call, and so asks nobody.

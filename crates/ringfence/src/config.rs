@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use ringfence_fs::{Durability, NameRule, Rights};
 use ringfence_kernel::{Choice, Decision, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, nearest};

@@ -5,6 +5,7 @@
 
 mod approvals_text;
 pub mod approve;
+mod changes_text;
 pub mod cli;
 pub mod config;
 mod dialog;

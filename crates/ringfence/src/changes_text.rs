@@ -1,0 +1,42 @@
+//! Changes of a workspace, as a person reads them: the log, and what an undo did or would do.
+//!
+//! Not here: printing, and what a change did to contents, which comes as a diff.
+
+use serde_json::Value;
+
+/// A change a line, and a line more where there are older ones.
+pub(crate) fn listed(value: &Value) -> String {
+    let mut text = String::new();
+    for change in value["changes"].as_array().into_iter().flatten() {
+        let words =
+            ["change", "time", "session", "call", "tool", "state"].map(|key| change[key].as_str().unwrap_or("-"));
+        let paths = texts(&change["paths"]).join(" ");
+        text.push_str(&format!("{}  {paths}\n", words.join("  ")));
+    }
+    if value["truncated"] == true {
+        text.push_str("older ones are not listed\n");
+    }
+    text
+}
+
+/// What an undo did; or would do, with what it would do to contents.
+pub(crate) fn undone(value: &Value) -> String {
+    let undone = texts(&value["undone"]).join(" ");
+    let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
+    let lost = match value["lost"] == true {
+        true => "what was there is too large to be kept: no redo brings it back\n",
+        false => "",
+    };
+    match value["change"].as_str() {
+        Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
+        None => format!("would take back {undone}:\n{paths}{lost}{}", diff(value)),
+    }
+}
+
+pub(crate) fn diff(value: &Value) -> String {
+    value["diff"].as_str().unwrap_or_default().to_owned()
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
