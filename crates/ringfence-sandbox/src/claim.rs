@@ -8,14 +8,14 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, open, openat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, fspick, unmount,
+    FsMountFlags, FsOpenFlags, FsPickFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_fd,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, unmount,
 };
 
 use crate::jail::most_files;
@@ -26,6 +26,8 @@ use crate::sys::{Reach, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 const BESIDE: &str = "/mnt";
+/// Where the workspace is attached while the layer is laid over it.
+const BELOW: &str = "/run/nothing/below";
 const SCRIPTS: &str = "/run/ringfence";
 
 /// Brings it all in. `shown` are the mounts of `order.shown`. Gives back the layer.
@@ -52,31 +54,58 @@ fn resize_tmp(bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The workspace below, memory above. Both have to be attached somewhere while they are put together, and are gone from
-/// there when the program starts.
+/// The workspace below, memory above.
 fn lay_over(workspace: &OwnedFd, bytes: u64) -> Result<OwnedFd, Errno> {
     let memory = tmpfs(&bytes.to_string(), &most_files(bytes), Open::ToItsOwner)?;
     for name in ["upper", "work"] {
         mkdirat(&memory, name, Mode::from_raw_mode(0o700))?;
     }
-    let layer = openat(&memory, "upper", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let directory = |name| openat(&memory, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let (layer, work) = (directory("upper")?, directory("work")?);
     // The program sees the layer's own permissions at the top of the workspace.
     fchmod(&layer, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
-
-    attach(workspace, CWD, BESIDE)?;
-    attach(&memory, CWD, WORKSPACE)?;
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&context, "source", "workspace")?;
-    fsconfig_set_string(&context, "lowerdir", BESIDE)?;
-    fsconfig_set_string(&context, "upperdir", "/workspace/upper")?;
-    fsconfig_set_string(&context, "workdir", "/workspace/work")?;
-    fsconfig_set_flag(&context, "userxattr")?;
-    fsconfig_create(&context)?;
-    let both = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)?;
-    unmount(WORKSPACE, UnmountFlags::DETACH)?;
-    unmount(BESIDE, UnmountFlags::DETACH)?;
+    // A mount that came from another namespace can be part of an overlay only where it is attached. Nobody gets there:
+    // an empty directory covers it, and it goes when the program has started (`let_go`).
+    attach(workspace, CWD, BELOW)?;
+    let both = overlay(workspace, &layer, &work).or_else(|_| overlay_by_paths(&memory))?;
+    attach(&copy(CWD, NO_DIRECTORY, Reach::Mount)?, CWD, BELOW)?;
     attach(&both, CWD, WORKSPACE)?;
     Ok(layer)
+}
+
+/// Lets go of the mount of the workspace below the layer, which has its own. That takes longer than all the rest, because
+/// the kernel waits for its other processors.
+pub(crate) fn let_go(workspace: &OwnedFd) -> Result<(), Errno> {
+    // By its descriptor: by its path it is the cover.
+    unmount(format!("/proc/self/fd/{}", workspace.as_raw_fd()), UnmountFlags::DETACH)
+}
+
+/// From descriptors. Linux 6.13 has it.
+fn overlay(lower: &OwnedFd, upper: &OwnedFd, work: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_fd(&context, "lowerdir+", lower)?;
+    fsconfig_set_fd(&context, "upperdir", upper)?;
+    fsconfig_set_fd(&context, "workdir", work)?;
+    finish_overlay(&context)
+}
+
+/// Before that the memory has to be attached too, and to be gone from there when the program starts.
+fn overlay_by_paths(memory: &OwnedFd) -> Result<OwnedFd, Errno> {
+    attach(memory, CWD, WORKSPACE)?;
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "lowerdir", BELOW)?;
+    fsconfig_set_string(&context, "upperdir", "/workspace/upper")?;
+    fsconfig_set_string(&context, "workdir", "/workspace/work")?;
+    let both = finish_overlay(&context)?;
+    unmount(WORKSPACE, UnmountFlags::DETACH)?;
+    Ok(both)
+}
+
+fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
+    fsconfig_set_string(context, "source", "workspace")?;
+    fsconfig_set_flag(context, "userxattr")?;
+    fsconfig_create(context)?;
+    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
 }
 
 fn show_beside(order: &Order, shown: &[OwnedFd]) -> Result<(), Errno> {

@@ -27,7 +27,7 @@ const FIXED: [(&str, &str); 12] = [
     ("TERM", "dumb"),
     ("TMPDIR", "/tmp"),
     // What is compiled on the way is no change of the workspace.
-    ("PYTHONPYCACHEPREFIX", "/tmp/pycache"),
+    ("PYTHONDONTWRITEBYTECODE", "1"),
     ("XDG_CACHE_HOME", "/tmp/cache"),
     ("npm_config_cache", "/tmp/npm"),
     ("npm_config_update_notifier", "false"),

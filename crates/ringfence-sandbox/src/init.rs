@@ -58,7 +58,7 @@ fn run(
         rustix::io::write(cgroup, b"0").map_err(Step::Cgroup.failed())?;
     }
     let layer = claim::bring_in(&order, &shown)?;
-    drop((shown, cgroups));
+    drop(cgroups);
 
     let (ours, theirs) = sys::message_pair().map_err(Step::Start.failed())?;
     let ended = sys::children_ended().map_err(Step::Start.failed())?;
@@ -68,6 +68,10 @@ fn run(
         Side::Parent(child) => child.pid,
     };
     drop((streams, theirs));
+    if let Some(workspace) = shown.first().filter(|_| furnished.proc) {
+        claim::let_go(workspace).map_err(Step::Layer.failed())?;
+    }
+    drop(shown);
     drop_capabilities().map_err(Step::Capabilities.failed())?;
     let landlock = match wait_for_start(&ours)? {
         Some(landlock) => landlock,
