@@ -214,7 +214,8 @@ impl Cgroup {
         Ok(group)
     }
 
-    fn limit(&self, limits: &JailLimits) -> io::Result<()> {
+    /// Other limits than it was made with.
+    pub(crate) fn limit(&self, limits: &JailLimits) -> io::Result<()> {
         let memory = limits.memory_bytes.to_string();
         match &self.place.kind {
             Kind::Two { base } => {

@@ -58,18 +58,17 @@ const READ_ONLY_IN_PROC: [&str; 2] = ["fs", "sys"];
 pub(crate) struct Jail {
     pub(crate) init: Child,
     pub(crate) socket: OwnedFd,
-    pub(crate) identity: Identity,
 }
 
 impl Jail {
-    /// Starts one. It finishes itself while the caller goes on.
-    pub(crate) fn start(identity: Identity, filter: &Filter) -> Result<Self, Trouble> {
+    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup.
+    pub(crate) fn start(identity: Identity, doors: &[OwnedFd], filter: &Filter) -> Result<Self, Trouble> {
         let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
         let init = match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
-            Side::Child => init::live(theirs, filter),
+            Side::Child => init::live(&theirs, doors, filter),
             Side::Parent(child) => child,
         };
-        Ok(Self { init, socket, identity })
+        Ok(Self { init, socket })
     }
 }
 

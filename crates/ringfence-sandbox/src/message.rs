@@ -24,7 +24,7 @@ use crate::limits::JailLimits;
 pub(crate) const LONGEST_ORDER: usize = 64 << 20;
 
 /// A message other than an order is shorter than this.
-pub(crate) const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64;
 
 /// A message that does not read.
 #[derive(Debug)]
@@ -46,10 +46,15 @@ pub(crate) struct Identity {
 /// From the host to the spawner.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// The first one: how many jails to keep ready, and for whom. With the toolchains, as a memory file.
-    Start { pool: u32, identity: Identity },
+    /// Which toolchains the jails have that are made from now on. With: where to reply, and the paths as a memory file.
+    /// The first request is one.
+    Image,
+    /// A jail to be made, under a name for `Run`. With: files to enter cgroups by.
+    Make { name: u64, identity: Identity },
     /// With: where to reply, the order, and the order's own descriptors.
-    Run { identity: Identity },
+    Run { name: u64 },
+    /// A jail that nobody will have an order for.
+    Discard { name: u64 },
     /// A user namespace that maps these to the jail's. With: where to reply.
     Map { from: Identity, to: Identity },
 }
@@ -113,6 +118,7 @@ steps! {
     Root = "build its root",
     Loopback = "bring its loopback up",
     Hold = "keep its privileges from its program",
+    Claim = "find the jail that was made for it",
     Order = "read its order",
     Find = "find a directory of the view again",
     Show = "mount a directory of the view",
@@ -147,6 +153,7 @@ impl From<Trouble> for Failure {
             Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Seccomp => {
                 Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
             }
+            Step::Claim => Self::Lost("the jail"),
             Step::Find => Self::unavailable(
                 "a directory of the view is not where it was found",
                 "open the workspace again by the path where it is now",
@@ -160,8 +167,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
-/// each of `shown`, `cgroups` files to enter cgroups by, and the egress.
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, and one
+/// for each of `shown`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<OsString>,
@@ -171,8 +178,6 @@ pub(crate) struct Order {
     pub(crate) limits: JailLimits,
     /// The workspace first.
     pub(crate) shown: Vec<ShownDirectory>,
-    pub(crate) toolchains: Vec<PathBuf>,
-    pub(crate) cgroups: u32,
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_kept: bool,
 }
@@ -191,9 +196,11 @@ impl Request {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = Text::default();
         match self {
-            Self::Start { pool, identity } => text.byte(0).number(*pool).identity(*identity),
-            Self::Run { identity } => text.byte(1).identity(*identity),
-            Self::Map { from, to } => text.byte(2).identity(*from).identity(*to),
+            Self::Image => text.byte(0),
+            Self::Make { name, identity } => text.byte(1).number(*name).identity(*identity),
+            Self::Run { name } => text.byte(2).number(*name),
+            Self::Discard { name } => text.byte(3).number(*name),
+            Self::Map { from, to } => text.byte(4).identity(*from).identity(*to),
         };
         text.0
     }
@@ -201,9 +208,11 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(bytes);
         Ok(match reader.byte()? {
-            0 => Self::Start { pool: reader.small()?, identity: reader.identity()? },
-            1 => Self::Run { identity: reader.identity()? },
-            2 => Self::Map { from: reader.identity()?, to: reader.identity()? },
+            0 => Self::Image,
+            1 => Self::Make { name: reader.number()?, identity: reader.identity()? },
+            2 => Self::Run { name: reader.number()? },
+            3 => Self::Discard { name: reader.number()? },
+            4 => Self::Map { from: reader.identity()?, to: reader.identity()? },
             _ => return Err(Malformed),
         })
     }
@@ -260,7 +269,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.paths(&self.toolchains).number(self.cgroups).flag(self.memory_kept);
+        text.flag(self.memory_kept);
         memory_file(&text.0)
     }
 
@@ -281,8 +290,6 @@ impl Order {
                     covered: reader.list(Reader::path)?,
                 })
             })?,
-            toolchains: reader.list(Reader::path)?,
-            cgroups: reader.small()?,
             memory_kept: reader.flag()?,
         })
     }
@@ -452,8 +459,6 @@ mod tests {
                 mounted: true,
                 covered: vec![".env".into()],
             }],
-            toolchains: vec!["/opt".into()],
-            cgroups: 2,
             memory_kept: true,
             ..Order::default()
         };

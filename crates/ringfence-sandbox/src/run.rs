@@ -15,10 +15,11 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
 use crate::job::{Ended, EndedBy, Failure, Job, Stream, Watch};
-use crate::message::{Reply, Status};
+use crate::message::{LONGEST, Reply, Status};
 use crate::output::HeadTail;
 use crate::sys;
 use crate::walls::Wall;
+use crate::warden::Claimed;
 
 /// How often the watch is asked whether to stop.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -48,7 +49,7 @@ const ALWAYS: [Wall; 9] = [
 pub(crate) struct Run<'a> {
     job: &'a Job<'a>,
     watch: &'a dyn Watch,
-    cgroup: Option<Cgroup>,
+    cgroup: Option<&'a Cgroup>,
     /// When the cgroup was last asked.
     looked: Instant,
     began: Instant,
@@ -83,7 +84,7 @@ impl<'a> Run<'a> {
     pub(crate) fn begin(
         job: &'a Job<'a>,
         watch: &'a dyn Watch,
-        cgroup: Option<Cgroup>,
+        jail: &'a Claimed,
         [output, errors]: [OwnedFd; 2],
         reply: OwnedFd,
     ) -> Result<Self, Failure> {
@@ -93,7 +94,7 @@ impl<'a> Run<'a> {
         };
         let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
-        let looked = began;
+        let (looked, cgroup) = (began, jail.cgroup.as_ref());
         Ok(Self { job, watch, cgroup, looked, began, streams, reply, jail: None, upper: None, walls, killed: None })
     }
 
@@ -102,7 +103,7 @@ impl<'a> Run<'a> {
         let end = self.follow()?;
         self.drain();
         let duration = self.began.elapsed();
-        let out_of_memory = self.cgroup.as_ref().is_some_and(Cgroup::oom_killed);
+        let out_of_memory = self.cgroup.is_some_and(Cgroup::oom_killed);
         if self.cgroup.is_some() && !self.walls.is_empty() {
             self.walls.push(Wall::Cgroup);
         }
@@ -177,7 +178,7 @@ impl<'a> Run<'a> {
 
     /// Some kernels end one process only where memory is short. The rest would wait for it in vain.
     fn is_out_of_memory(&mut self) -> bool {
-        let Some(cgroup) = self.cgroup.as_ref().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
+        let Some(cgroup) = self.cgroup.filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
         self.looked = Instant::now();
         cgroup.oom_killed()
     }
@@ -188,7 +189,7 @@ impl<'a> Run<'a> {
         if poll(&mut watched, Some(&Timespec::default())) == Ok(0) {
             return Ok(None);
         }
-        let mut buffer = [0; 64];
+        let mut buffer = [0; LONGEST];
         let (bytes, descriptors) = match sys::receive(self.reply.as_fd(), &mut buffer) {
             Ok(message) => message,
             Err(Errno::CONNRESET) => (&[][..], Vec::new()),
