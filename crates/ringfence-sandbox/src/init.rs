@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
-use crate::claim;
+use crate::claim::{self, Layer};
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
 use crate::lockdown::{self, drop_capabilities};
@@ -24,13 +24,13 @@ use crate::sys::{self, Side};
 /// How often the memory of a jail without a cgroup is counted.
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
-/// All of it. `socket` is where the order comes from.
-pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
+/// All of it. `socket` is where the order comes from, `reply` where the host is told how it went.
+pub(crate) fn live(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
     // What the spawner has open is not for here.
-    let kept: Vec<BorrowedFd<'_>> = std::iter::once(socket).chain(doors).map(AsFd::as_fd).collect();
+    let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(doors).map(AsFd::as_fd).collect();
     let Ok(()) = sys::keep_only(&kept) else { sys::leave() };
-    let socket = sys::kept(0);
-    let doors = (1..=doors.len()).map(sys::kept).collect();
+    let (socket, reply) = (sys::kept(0), sys::kept(1));
+    let doors = (2..kept.len()).map(sys::kept).collect();
     let ready = jail::furnish().and_then(|furnished| Ready::new(furnished, doors, filter));
 
     let mut buffer = [0; LONGEST];
@@ -38,22 +38,19 @@ pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
     if bytes.is_empty() {
         sys::leave();
     }
-    drop(socket);
-    let mut descriptors = descriptors.into_iter();
-    if let Some(reply) = descriptors.next() {
-        let end = ready.and_then(|ready| ready.run(descriptors.collect(), &reply)).unwrap_or_else(|trouble| {
-            end_all();
-            Reply::Failed(trouble)
-        });
-        // Whoever waited may be gone.
-        let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
-    }
+    let end = ready.and_then(|ready| ready.run(descriptors, &reply)).unwrap_or_else(|trouble| {
+        end_all();
+        Reply::Failed(trouble)
+    });
+    // Whoever waited may be gone.
+    let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
     sys::leave()
 }
 
 /// A jail that is finished, with the process in it that will be the program.
 struct Ready {
     furnished: Furnished,
+    layer: Layer,
     program: Pid,
     /// To that process.
     socket: OwnedFd,
@@ -64,12 +61,13 @@ struct Ready {
 impl Ready {
     fn new(furnished: Furnished, doors: Vec<OwnedFd>, filter: &Filter) -> Result<Self, Trouble> {
         let failed = || Step::Start.failed::<Errno>();
+        let layer = Layer::new().map_err(Step::Layer.failed())?;
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
         let ended = sys::children_ended().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
             Side::Child => lockdown::live(&theirs, &doors, filter),
-            Side::Parent(child) => Ok(Self { furnished, program: child.pid, socket, ended }),
+            Side::Parent(child) => Ok(Self { furnished, layer, program: child.pid, socket, ended }),
         }
     }
 
@@ -78,7 +76,7 @@ impl Ready {
         let failed = || Step::Order.failed::<Errno>();
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         let order = Order::read(text).map_err(failed())?;
-        let layer = claim::bring_in(&order, shown)?;
+        let layer = claim::bring_in(&order, shown, self.layer)?;
         // If it is not there any more, it said why.
         let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
         if let Some(workspace) = shown.first().filter(|_| self.furnished.proc) {

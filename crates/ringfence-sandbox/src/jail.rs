@@ -18,7 +18,7 @@ use crate::etc;
 use crate::filter::Filter;
 use crate::init;
 use crate::limits::JailLimits;
-use crate::message::{Identity, Step, Trouble};
+use crate::message::{Identity, Reply, Step, Trouble};
 use crate::mounts::{
     IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, tmpfs,
 };
@@ -58,17 +58,37 @@ const READ_ONLY_IN_PROC: [&str; 2] = ["fs", "sys"];
 pub(crate) struct Jail {
     pub(crate) init: Child,
     pub(crate) socket: OwnedFd,
+    /// To the host.
+    pub(crate) reply: OwnedFd,
 }
 
 impl Jail {
-    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup.
-    pub(crate) fn start(identity: Identity, doors: &[OwnedFd], filter: &Filter) -> Result<Self, Trouble> {
+    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
+    /// host is told.
+    pub(crate) fn start(identity: Identity, reply: OwnedFd, doors: &[OwnedFd], filter: &Filter) -> Option<Self> {
+        match Self::begin(identity, &reply, doors, filter) {
+            Ok((init, socket)) => {
+                let _ = sys::send(reply.as_fd(), &Reply::Made.encode(), &[init.handle.as_fd()]);
+                Some(Self { init, socket, reply })
+            }
+            Err(trouble) => {
+                let _ = sys::send(reply.as_fd(), &Reply::Failed(trouble).encode(), &[]);
+                None
+            }
+        }
+    }
+
+    fn begin(
+        identity: Identity,
+        reply: &OwnedFd,
+        doors: &[OwnedFd],
+        filter: &Filter,
+    ) -> Result<(Child, OwnedFd), Trouble> {
         let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
-        let init = match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
-            Side::Child => init::live(&theirs, doors, filter),
-            Side::Parent(child) => child,
-        };
-        Ok(Self { init, socket })
+        match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
+            Side::Child => init::live(&theirs, reply, doors, filter),
+            Side::Parent(child) => Ok((child, socket)),
+        }
     }
 }
 

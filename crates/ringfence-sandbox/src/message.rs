@@ -49,9 +49,9 @@ pub(crate) enum Request {
     /// Which toolchains the jails have that are made from now on. With: where to reply, and the paths as a memory file.
     /// The first request is one.
     Image,
-    /// A jail to be made, under a name for `Run`. With: files to enter cgroups by.
+    /// A jail to be made, under a name for `Run`. With: where it and we reply, and files to enter cgroups by.
     Make { name: u64, identity: Identity },
-    /// With: where to reply, the order, and the order's own descriptors.
+    /// With: the order, and the order's own descriptors.
     Run { name: u64 },
     /// A jail that nobody will have an order for.
     Discard { name: u64 },
@@ -64,7 +64,7 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     Ready,
     /// With a handle on the first process of the jail.
-    Claimed,
+    Made,
     /// With the user namespace.
     Mapped,
     /// With the upper layer. The program runs, inside these walls.
@@ -118,7 +118,6 @@ steps! {
     Root = "build its root",
     Loopback = "bring its loopback up",
     Hold = "keep its privileges from its program",
-    Claim = "find the jail that was made for it",
     Order = "read its order",
     Find = "find a directory of the view again",
     Show = "mount a directory of the view",
@@ -153,7 +152,6 @@ impl From<Trouble> for Failure {
             Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Seccomp => {
                 Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
             }
-            Step::Claim => Self::Lost("the jail"),
             Step::Find => Self::unavailable(
                 "a directory of the view is not where it was found",
                 "open the workspace again by the path where it is now",
@@ -223,7 +221,7 @@ impl Reply {
         let mut text = Text::default();
         match self {
             Self::Ready => text.byte(0),
-            Self::Claimed => text.byte(1),
+            Self::Made => text.byte(1),
             Self::Mapped => text.byte(2),
             Self::Started { landlock, proc } => text.byte(3).flag(*landlock).flag(*proc),
             Self::Ended { status: Status::Exited(code), memory } => {
@@ -242,7 +240,7 @@ impl Reply {
         let mut reader = Reader(bytes);
         Ok(match reader.byte()? {
             0 => Self::Ready,
-            1 => Self::Claimed,
+            1 => Self::Made,
             2 => Self::Mapped,
             3 => Self::Started { landlock: reader.flag()?, proc: reader.flag()? },
             4 => {

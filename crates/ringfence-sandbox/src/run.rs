@@ -54,8 +54,8 @@ pub(crate) struct Run<'a> {
     looked: Instant,
     began: Instant,
     streams: [Tap; 2],
-    reply: OwnedFd,
-    /// The first process of the jail, once it has one.
+    reply: &'a OwnedFd,
+    /// The first process of the jail, once we know it.
     jail: Option<OwnedFd>,
     upper: Option<OwnedFd>,
     walls: Vec<Wall>,
@@ -86,7 +86,6 @@ impl<'a> Run<'a> {
         watch: &'a dyn Watch,
         jail: &'a Claimed,
         [output, errors]: [OwnedFd; 2],
-        reply: OwnedFd,
     ) -> Result<Self, Failure> {
         let tap = |stream, pipe: OwnedFd| -> Result<Tap, Failure> {
             fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(Failure::io("read a pipe"))?;
@@ -94,7 +93,7 @@ impl<'a> Run<'a> {
         };
         let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
-        let (looked, cgroup) = (began, jail.cgroup.as_ref());
+        let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply);
         Ok(Self { job, watch, cgroup, looked, began, streams, reply, jail: None, upper: None, walls, killed: None })
     }
 
@@ -140,7 +139,7 @@ impl<'a> Run<'a> {
 
     /// Until there is something to read, or it is time to ask.
     fn wait(&self) {
-        let mut watched = vec![PollFd::new(&self.reply, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(self.reply, PollFlags::IN)];
         watched.extend(self.streams.iter().filter_map(|tap| Some(PollFd::new(tap.pipe.as_ref()?, PollFlags::IN))));
         let left = self.job.limits.wall.saturating_sub(self.began.elapsed());
         let left = if self.killed.is_some() { ASK_EVERY } else { left.min(ASK_EVERY) };
@@ -185,7 +184,7 @@ impl<'a> Run<'a> {
 
     /// One message, if there is one.
     fn hear(&mut self) -> Result<Option<End>, Failure> {
-        let mut watched = [PollFd::new(&self.reply, PollFlags::IN)];
+        let mut watched = [PollFd::new(self.reply, PollFlags::IN)];
         if poll(&mut watched, Some(&Timespec::default())) == Ok(0) {
             return Ok(None);
         }
@@ -200,7 +199,7 @@ impl<'a> Run<'a> {
         }
         let descriptor = descriptors.into_iter().next();
         match Reply::decode(bytes).map_err(|_| Failure::Lost("the jail"))? {
-            Reply::Claimed => self.jail = descriptor,
+            Reply::Made => self.jail = descriptor,
             Reply::Started { landlock, proc } => {
                 self.upper = descriptor;
                 self.walls = ALWAYS.to_vec();

@@ -177,17 +177,17 @@ fn run_in(
     let text = order.write().map_err(Failure::io("write its order"))?;
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
     let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
-    let (reply, their_reply) = sys::message_pair().map_err(Failure::io("make a socket"))?;
-    let mut descriptors = vec![their_reply.as_fd(), text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
+    let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
     descriptors.extend(places.iter().map(Place::descriptor));
-    if descriptors.len() > sys::MOST_DESCRIPTORS {
+    // With the one that the spawner adds.
+    if descriptors.len() >= sys::MOST_DESCRIPTORS {
         return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
     }
     warden.order(jail, &descriptors)?;
     // From here on only the jail holds the other ends.
     drop(descriptors);
-    drop((their_reply, their_output, their_errors));
-    Run::begin(job, watch, jail, [output, errors], reply)?.finish()
+    drop((their_output, their_errors));
+    Run::begin(job, watch, jail, [output, errors])?.finish()
 }
 
 /// What the spawner and the jail are told.

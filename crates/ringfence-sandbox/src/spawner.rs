@@ -157,8 +157,8 @@ struct Spawner<'a> {
     hosts_files: OwnedFd,
     image: OwnedFd,
     filter: Filter,
-    /// Jails that wait, or why there is none, by the names that the host gave them.
-    idle: HashMap<u64, Result<Jail, Trouble>>,
+    /// Jails that wait, by the names that the host gave them.
+    idle: HashMap<u64, Jail>,
     /// First processes of jails in use, to be reaped.
     claimed: Vec<OwnedFd>,
 }
@@ -195,12 +195,16 @@ impl<'a> Spawner<'a> {
         let request = Request::decode(bytes);
         match request {
             Ok(Request::Make { name, identity }) => {
-                self.idle.insert(name, Jail::start(identity, &descriptors, &self.filter));
+                let mut descriptors = descriptors.into_iter();
+                let Some(reply) = descriptors.next() else { return };
+                let doors: Vec<OwnedFd> = descriptors.collect();
+                self.idle.extend(Jail::start(identity, reply, &doors, &self.filter).map(|jail| (name, jail)));
                 return;
             }
+            Ok(Request::Run { name }) => return self.run(name, descriptors),
             // It ends by itself, because nobody is left at the other end of its socket.
             Ok(Request::Discard { name }) => {
-                self.claimed.extend(self.idle.remove(&name).and_then(Result::ok).map(|jail| jail.init.handle));
+                self.claimed.extend(self.idle.remove(&name).map(|jail| jail.init.handle));
                 return;
             }
             _ => {}
@@ -211,7 +215,6 @@ impl<'a> Spawner<'a> {
             Ok(Request::Image) => self.renew(descriptors.next()).map(|()| {
                 let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
             }),
-            Ok(Request::Run { name }) => self.run(name, &reply, descriptors.collect()),
             Ok(Request::Map { from, to }) => map_to(from, to, &reply),
             _ => Err(Step::Order.failed()(Errno::BADMSG)),
         };
@@ -224,8 +227,7 @@ impl<'a> Spawner<'a> {
     fn wait(&self) -> bool {
         let mut watched = vec![PollFd::new(&self.host, PollFlags::IN)];
         watched.extend(self.claimed.iter().map(|jail| PollFd::new(jail, PollFlags::IN)));
-        let idle = self.idle.values().flatten();
-        watched.extend(idle.map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
+        watched.extend(self.idle.values().map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
         let _ = poll(&mut watched, None);
         watched.first().is_some_and(|host| !host.revents().is_empty())
     }
@@ -237,21 +239,19 @@ impl<'a> Spawner<'a> {
             !matches!(reaped, Ok(None))
         };
         self.claimed.retain(|jail| !is_dead(jail));
-        // Who comes for it is told.
-        self.idle.retain(|_, jail| !jail.as_ref().is_ok_and(|jail| is_dead(&jail.init.handle)));
+        self.idle.retain(|_, jail| !is_dead(&jail.init.handle));
     }
 
-    /// Claims a jail for an order, and hands both over.
-    fn run(&mut self, name: u64, reply: &OwnedFd, descriptors: Vec<OwnedFd>) -> Result<(), Trouble> {
-        let jail = self.idle.remove(&name).unwrap_or(Err(Step::Claim.failed()(Errno::SRCH)))?;
+    /// Gives a jail its order. If it died meanwhile, the host finds nobody at the other end of its socket.
+    fn run(&mut self, name: u64, descriptors: Vec<OwnedFd>) {
+        let Some(jail) = self.idle.remove(&name) else { return };
         let sent = self.find_all(descriptors).and_then(|descriptors| {
-            let mut all = vec![reply.as_fd()];
-            all.extend(sys::borrowed(&descriptors));
-            sys::send(jail.socket.as_fd(), b"o", &all).map_err(Step::Order.failed())
+            sys::send(jail.socket.as_fd(), b"o", &sys::borrowed(&descriptors)).map_err(Step::Order.failed())
         });
-        let _ = sys::send(reply.as_fd(), &Reply::Claimed.encode(), &[jail.init.handle.as_fd()]);
+        if let Err(trouble) = sent {
+            refuse(jail.reply.as_fd(), trouble);
+        }
         self.claimed.push(jail.init.handle);
-        sent
     }
 
     /// The image holds the toolchains. Other ones than before need another image; jails that wait keep theirs.

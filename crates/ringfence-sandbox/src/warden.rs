@@ -46,6 +46,8 @@ pub(crate) struct Pool {
 pub(crate) struct Claimed {
     name: u64,
     pub(crate) cgroup: Option<Cgroup>,
+    /// What the spawner and the jail say about it.
+    pub(crate) reply: OwnedFd,
     /// Whether it has its order.
     ordered: AtomicBool,
 }
@@ -228,10 +230,13 @@ impl Line {
     fn make(&self, identity: Identity) -> Result<Claimed, Failure> {
         let cgroup = self.pool.cgroups.make(&JailLimits::default()).map_err(Failure::io("make a cgroup"))?;
         let name = self.next.fetch_add(1, Ordering::Relaxed);
-        let doors: Vec<BorrowedFd<'_>> = cgroup.iter().flat_map(Cgroup::doors).collect();
-        self.send(&Request::Make { name, identity }, &doors)?;
-        drop(doors);
-        Ok(Claimed { name, cgroup, ordered: AtomicBool::new(false) })
+        let (reply, theirs) = sys::message_pair().map_err(Failure::io("make a socket"))?;
+        let doors = cgroup.iter().flat_map(Cgroup::doors);
+        self.send(
+            &Request::Make { name, identity },
+            &std::iter::once(theirs.as_fd()).chain(doors).collect::<Vec<_>>(),
+        )?;
+        Ok(Claimed { name, cgroup, reply, ordered: AtomicBool::new(false) })
     }
 
     /// Removes what is left of a jail.
