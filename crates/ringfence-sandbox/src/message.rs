@@ -55,6 +55,8 @@ pub(crate) enum Request {
     Run { name: u64 },
     /// A jail that nobody will have an order for.
     Discard { name: u64 },
+    /// Whether anybody is there. With: where to reply.
+    Greet,
     /// A user namespace that maps these to the jail's. With: where to reply.
     Map { from: Identity, to: Identity },
 }
@@ -198,6 +200,7 @@ impl Request {
             Self::Make { name, identity } => text.byte(1).number(*name).identity(*identity),
             Self::Run { name } => text.byte(2).number(*name),
             Self::Discard { name } => text.byte(3).number(*name),
+            Self::Greet => text.byte(5),
             Self::Map { from, to } => text.byte(4).identity(*from).identity(*to),
         };
         text.0
@@ -210,6 +213,7 @@ impl Request {
             1 => Self::Make { name: reader.number()?, identity: reader.identity()? },
             2 => Self::Run { name: reader.number()? },
             3 => Self::Discard { name: reader.number()? },
+            5 => Self::Greet,
             4 => Self::Map { from: reader.identity()?, to: reader.identity()? },
             _ => return Err(Malformed),
         })

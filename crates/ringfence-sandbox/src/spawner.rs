@@ -94,6 +94,10 @@ fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
     let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
 }
 
+fn greet(reply: &OwnedFd) {
+    let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
+}
+
 /// A process in namespaces of its own with all users that this one has; for a plain user, that is itself.
 fn start_spawner() -> Result<Side, Trouble> {
     let failed = || Step::Namespaces.failed::<Errno>();
@@ -212,9 +216,11 @@ impl<'a> Spawner<'a> {
         let mut descriptors = descriptors.into_iter();
         let Some(reply) = descriptors.next() else { return };
         let answer = match request {
-            Ok(Request::Image) => self.renew(descriptors.next()).map(|()| {
-                let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
-            }),
+            Ok(Request::Image) => self.renew(descriptors.next()).map(|()| greet(&reply)),
+            Ok(Request::Greet) => {
+                greet(&reply);
+                Ok(())
+            }
             Ok(Request::Map { from, to }) => map_to(from, to, &reply),
             _ => Err(Step::Order.failed()(Errno::BADMSG)),
         };

@@ -109,10 +109,10 @@ impl Warden {
         Ok(warden)
     }
 
-    /// Whether the spawner is at its end, or past it.
+    /// Whether the spawner is at its end, or past it. That its socket is closed does not say so yet: a jail that it was
+    /// just starting has a copy. An answer does.
     pub(crate) fn is_gone(&self) -> bool {
-        let mut line = [PollFd::new(&self.line.socket, PollFlags::empty())];
-        poll(&mut line, Some(&Timespec::default())) != Ok(0)
+        self.line.ask(&Request::Greet, &[]).is_err()
     }
 
     /// Gives a jail its order, with the descriptors that go with one.
