@@ -7,7 +7,6 @@
 //! Not here: what a jail is (`jail.rs`). The host's side is `sandbox.rs`.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -43,7 +42,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// For the first line of `main`. Something, if this process was started as the spawner; it has ended then.
 pub fn spawner_main() -> Option<ExitCode> {
     let called = std::env::args_os().next()?;
-    (called == OsString::from(NAME)).then(|| match begin() {
+    (called == NAME).then(|| match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
