@@ -184,5 +184,6 @@ fn write_script(order: &Order) -> std::io::Result<()> {
     let directory = open(SCRIPTS, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &order.script_name, flags, Mode::from_raw_mode(0o444))?;
-    File::from(file).write_all(&order.script)
+    File::from(file).write_all(&order.script)?;
+    Ok(set_mount_flags(directory.as_fd(), READ_ONLY, Reach::Mount, None)?)
 }

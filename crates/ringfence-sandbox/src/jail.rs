@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{CWD, Gid, Uid};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Pid, WaitId, WaitIdOptions, set_dumpable_behavior, waitid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
@@ -122,12 +122,15 @@ pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Tr
             if go { Ok(Side::Child) } else { sys::leave() }
         }
         Side::Parent(child) => {
-            let maps = [("uid_map", map.inside.uid, map.outside.uid), ("gid_map", map.inside.gid, map.outside.gid)];
-            for (file, inside, outside) in maps {
-                write_map(child.pid, file, inside, outside)?;
+            let mapped = write_map(child.pid, "uid_map", map.inside.uid, map.outside.uid)
+                .and_then(|()| write_map(child.pid, "gid_map", map.inside.gid, map.outside.gid))
+                .and_then(|()| sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed()));
+            if mapped.is_err() {
+                // It hears nothing, and ends.
+                drop(ours);
+                let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
             }
-            sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed())?;
-            Ok(Side::Parent(child))
+            mapped.map(|()| Side::Parent(child))
         }
     }
 }

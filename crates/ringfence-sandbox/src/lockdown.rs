@@ -24,11 +24,11 @@ use crate::claim::WORKSPACE;
 use crate::filter::Filter;
 use crate::limits::MemoryKeeper;
 use crate::message::{LONGEST, Order, Reply, Step, Trouble};
-use crate::ruleset::{Confined, confine};
+use crate::ruleset::{ConfineError, Confined, Rules, rules};
 use crate::sys;
 
-/// Where the program may write.
-const WRITABLE: [&str; 3] = [WORKSPACE, "/tmp", "/dev/shm"];
+/// Where the program may write, besides the workspace, which is not there yet when this is said.
+const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
 pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
@@ -36,7 +36,7 @@ pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
     let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
     let socket = sys::kept(0);
     let entered = entered.map_err(|errno| Refused::from(Step::Cgroup.failed()(errno)));
-    let reply = match entered.and_then(|()| prepare()).and_then(|()| obey(&socket, filter)) {
+    let reply = match entered.and_then(|()| prepare()).and_then(|rules| obey(&socket, rules, filter)) {
         Ok(never) => match never {},
         Err(Refused::NoProgram) => Reply::NoProgram,
         Err(Refused::Trouble(trouble)) => Reply::Failed(trouble),
@@ -57,7 +57,7 @@ impl From<Trouble> for Refused {
 }
 
 /// What does not depend on the program: a session of its own, no input, and nothing to be gained by a capability.
-fn prepare() -> Result<(), Refused> {
+fn prepare() -> Result<Rules, Refused> {
     let failed = || Step::Start.failed::<Errno>();
     setsid().map_err(failed())?;
     sys::unblock_signals();
@@ -66,10 +66,10 @@ fn prepare() -> Result<(), Refused> {
     sys::put_at(nothing.as_fd(), 0).map_err(failed())?;
     bound_capabilities().map_err(Step::Capabilities.failed())?;
     set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
-    Ok(())
+    Ok(rules(&WRITABLE.map(Path::new)).map_err(no_rules)?)
 }
 
-fn obey(socket: &OwnedFd, filter: &Filter) -> Result<Infallible, Refused> {
+fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
     let failed = || Step::Order.failed::<Errno>();
     let mut buffer = [0; LONGEST];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
@@ -79,17 +79,22 @@ fn obey(socket: &OwnedFd, filter: &Filter) -> Result<Infallible, Refused> {
     sys::put_at(errors.as_fd(), 2).map_err(failed())?;
     // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
     drop(descriptors);
-    lock_down(&order, socket, filter)
+    lock_down(&order, socket, rules, filter)
 }
 
-fn lock_down(order: &Order, socket: &OwnedFd, filter: &Filter) -> Result<Infallible, Refused> {
+fn no_rules(_: ConfineError) -> Trouble {
+    Step::Landlock.failed()(Errno::PERM)
+}
+
+fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
     let program = Program::from(order)?;
     chdir(WORKSPACE).map_err(Step::Start.failed())?;
     let keeper = if order.memory_kept { MemoryKeeper::Cgroup } else { MemoryKeeper::Rlimit };
     for (resource, limit) in order.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(Step::Limits.failed())?;
     }
-    let confined = confine(&WRITABLE.map(Path::new)).map_err(|_| Step::Landlock.failed()(Errno::PERM))?;
+    let rules = rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?;
+    let confined = rules.confine().map_err(no_rules)?;
     drop_capabilities().map_err(Step::Capabilities.failed())?;
     filter.install().map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
 
