@@ -214,7 +214,8 @@ impl Cgroup {
         Ok(group)
     }
 
-    fn limit(&self, limits: &JailLimits) -> io::Result<()> {
+    /// Other limits than it was made with.
+    pub(crate) fn limit(&self, limits: &JailLimits) -> io::Result<()> {
         let memory = limits.memory_bytes.to_string();
         match &self.place.kind {
             Kind::Two { base } => {
@@ -246,6 +247,7 @@ impl Cgroup {
     }
 
     /// Whether a process could not be started because there were too many.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the reply of the tool"))]
     pub(crate) fn pids_hit(&self) -> bool {
         self.refused() > self.refusals
     }

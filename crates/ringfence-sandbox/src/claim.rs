@@ -31,10 +31,10 @@ const BELOW: &str = "/run/nothing/below";
 const SCRIPTS: &str = "/run/ringfence";
 
 /// Brings it all in. `shown` are the mounts of `order.shown`. Gives back the layer.
-pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd]) -> Result<OwnedFd, Trouble> {
+pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: Layer) -> Result<OwnedFd, Trouble> {
     resize_tmp(order.limits.tmp_bytes).map_err(Step::Root.failed())?;
     let workspace = shown.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
-    let layer = lay_over(workspace, order.limits.disk_bytes).map_err(Step::Layer.failed())?;
+    let layer = layer.lay_over(workspace, order.limits.disk_bytes).map_err(Step::Layer.failed())?;
     show_beside(order, shown).map_err(Step::Show.failed())?;
     cover_all(order).map_err(Step::Cover.failed())?;
     write_script(order).map_err(|cause| Step::Script.failed_with(&cause))?;
@@ -45,32 +45,51 @@ fn resize_tmp(bytes: u64) -> Result<(), Errno> {
     if bytes == JailLimits::default().tmp_bytes {
         return Ok(());
     }
-    for path in ["/tmp", "/dev/shm"] {
-        let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
-        fsconfig_set_string(&context, "size", bytes.to_string())?;
-        fsconfig_set_string(&context, "nr_inodes", most_files(bytes))?;
-        fsconfig_reconfigure(&context)?;
-    }
-    Ok(())
+    ["/tmp", "/dev/shm"].iter().try_for_each(|path| resize(CWD, path, bytes))
 }
 
-/// The workspace below, memory above.
-fn lay_over(workspace: &OwnedFd, bytes: u64) -> Result<OwnedFd, Errno> {
-    let memory = tmpfs(&bytes.to_string(), &most_files(bytes), Open::ToItsOwner)?;
-    for name in ["upper", "work"] {
-        mkdirat(&memory, name, Mode::from_raw_mode(0o700))?;
+fn resize(directory: BorrowedFd<'_>, path: &str, bytes: u64) -> Result<(), Errno> {
+    let context = fspick(directory, path, FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_string(&context, "size", bytes.to_string())?;
+    fsconfig_set_string(&context, "nr_inodes", most_files(bytes))?;
+    fsconfig_reconfigure(&context)
+}
+
+/// Memory for what the program writes to the workspace.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    memory: OwnedFd,
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Layer {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let bytes = JailLimits::default().disk_bytes;
+        let memory = tmpfs(&bytes.to_string(), &most_files(bytes), Open::ToItsOwner)?;
+        let directory = |name| {
+            mkdirat(&memory, name, Mode::from_raw_mode(0o700))?;
+            openat(&memory, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        };
+        let (upper, work) = (directory("upper")?, directory("work")?);
+        Ok(Self { memory, upper, work })
     }
-    let directory = |name| openat(&memory, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let (layer, work) = (directory("upper")?, directory("work")?);
-    // The program sees the layer's own permissions at the top of the workspace.
-    fchmod(&layer, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
-    // A mount that came from another namespace can be part of an overlay only where it is attached. Nobody gets there:
-    // an empty directory covers it, and it goes when the program has started (`let_go`).
-    attach(workspace, CWD, BELOW)?;
-    let both = overlay(workspace, &layer, &work).or_else(|_| overlay_by_paths(&memory))?;
-    attach(&copy(CWD, NO_DIRECTORY, Reach::Mount)?, CWD, BELOW)?;
-    attach(&both, CWD, WORKSPACE)?;
-    Ok(layer)
+
+    /// The workspace below, memory above.
+    fn lay_over(self, workspace: &OwnedFd, bytes: u64) -> Result<OwnedFd, Errno> {
+        if bytes != JailLimits::default().disk_bytes {
+            resize(self.memory.as_fd(), "", bytes)?;
+        }
+        // The program sees the layer's own permissions at the top of the workspace.
+        fchmod(&self.upper, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
+        // A mount that came from another namespace can be part of an overlay only where it is attached. Nobody gets
+        // there: an empty directory covers it, and it goes when the program has started (`let_go`).
+        attach(workspace, CWD, BELOW)?;
+        let both = overlay(workspace, &self.upper, &self.work).or_else(|_| overlay_by_paths(&self.memory))?;
+        attach(&copy(CWD, NO_DIRECTORY, Reach::Mount)?, CWD, BELOW)?;
+        attach(&both, CWD, WORKSPACE)?;
+        Ok(self.upper)
+    }
 }
 
 /// Lets go of the mount of the workspace below the layer, which has its own. That takes longer than all the rest, because
@@ -165,5 +184,6 @@ fn write_script(order: &Order) -> std::io::Result<()> {
     let directory = open(SCRIPTS, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &order.script_name, flags, Mode::from_raw_mode(0o444))?;
-    File::from(file).write_all(&order.script)
+    File::from(file).write_all(&order.script)?;
+    Ok(set_mount_flags(directory.as_fd(), READ_ONLY, Reach::Mount, None)?)
 }

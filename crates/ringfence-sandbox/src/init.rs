@@ -1,20 +1,20 @@
 //! The life of a jail's first process.
 //!
-//! It builds the jail, waits for an order, starts the program, and stays to reap. When the program ends, or uses too much
+//! It builds the jail, starts the process that will be the program, waits for an order, and stays to reap. When the program ends, or uses too much
 //! memory, it kills all that is left, and says how it ended only when nothing is. It has no capabilities while the program
 //! runs, and nobody may look into it.
 //!
 //! Not here: timeouts and cancelling. The host kills this process for that, and the kernel everything below it.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
-use crate::claim;
+use crate::claim::{self, Layer};
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
 use crate::lockdown::{self, drop_capabilities};
@@ -24,85 +24,75 @@ use crate::sys::{self, Side};
 /// How often the memory of a jail without a cgroup is counted.
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
-/// All of it. `socket` is where the order comes from.
-pub(crate) fn live(socket: OwnedFd, filter: &Filter) -> ! {
+/// All of it. `socket` is where the order comes from, `reply` where the host is told how it went.
+pub(crate) fn live(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
     // What the spawner has open is not for here.
-    let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
-    let socket = sys::kept(0);
-    let furnished = jail::furnish();
+    let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(doors).map(AsFd::as_fd).collect();
+    let Ok(()) = sys::keep_only(&kept) else { sys::leave() };
+    let (socket, reply) = (sys::kept(0), sys::kept(1));
+    let doors = (2..kept.len()).map(sys::kept).collect();
+    let ready = jail::furnish().and_then(|furnished| Ready::new(furnished, doors, filter));
+
     let mut buffer = [0; LONGEST];
     let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::leave() };
     if bytes.is_empty() {
         sys::leave();
     }
-    drop(socket);
-    let mut descriptors = descriptors.into_iter();
-    if let Some(reply) = descriptors.next() {
-        let end = run(furnished, descriptors.collect(), &reply, filter).unwrap_or_else(Reply::Failed);
-        // Whoever waited may be gone.
-        let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
-    }
+    let end = ready.and_then(|ready| ready.run(descriptors, &reply)).unwrap_or_else(|trouble| {
+        end_all();
+        Reply::Failed(trouble)
+    });
+    // Whoever waited may be gone.
+    let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
     sys::leave()
 }
 
-/// One order, with its descriptors: the order itself, and those that it says.
-fn run(
-    furnished: Result<Furnished, Trouble>,
-    descriptors: Vec<OwnedFd>,
-    reply: &OwnedFd,
-    filter: &Filter,
-) -> Result<Reply, Trouble> {
-    let furnished = furnished?;
-    let Delivery { order, streams, shown, cgroups } = Delivery::unpack(descriptors)?;
-    for cgroup in &cgroups {
-        rustix::io::write(cgroup, b"0").map_err(Step::Cgroup.failed())?;
-    }
-    let layer = claim::bring_in(&order, &shown)?;
-    drop(cgroups);
-
-    let (ours, theirs) = sys::message_pair().map_err(Step::Start.failed())?;
-    let ended = sys::children_ended().map_err(Step::Start.failed())?;
-    // SAFETY: this process has one thread.
-    let program = match unsafe { sys::clone_into(0) }.map_err(Step::Start.failed())? {
-        Side::Child => lockdown::become_program(&order, streams, theirs, filter),
-        Side::Parent(child) => child.pid,
-    };
-    drop((streams, theirs));
-    if let Some(workspace) = shown.first().filter(|_| furnished.proc) {
-        claim::let_go(workspace).map_err(Step::Layer.failed())?;
-    }
-    drop(shown);
-    drop_capabilities().map_err(Step::Capabilities.failed())?;
-    let landlock = match wait_for_start(&ours)? {
-        Some(landlock) => landlock,
-        None => return Ok(Reply::NoProgram),
-    };
-    let started = Reply::Started { landlock, proc: furnished.proc };
-    let _ = sys::send(reply.as_fd(), &started.encode(), &[layer.as_fd()]);
-    let memory = (!order.memory_kept && furnished.proc).then_some(order.limits.memory_bytes);
-    Ok(reap(program, &ended, memory))
+/// A jail that is finished, with the process in it that will be the program.
+struct Ready {
+    furnished: Furnished,
+    layer: Layer,
+    program: Pid,
+    /// To that process.
+    socket: OwnedFd,
+    /// Readable when a child ended.
+    ended: OwnedFd,
 }
 
-/// An order that came, taken apart.
-struct Delivery {
-    order: Order,
-    streams: [OwnedFd; 2],
-    shown: Vec<OwnedFd>,
-    cgroups: Vec<OwnedFd>,
-}
-
-impl Delivery {
-    fn unpack(descriptors: Vec<OwnedFd>) -> Result<Self, Trouble> {
-        let missing = || Step::Order.failed()(Errno::BADMSG);
-        let mut left = descriptors.into_iter();
-        let order = Order::read(&left.next().ok_or_else(missing)?).map_err(Step::Order.failed())?;
-        let streams = [left.next().ok_or_else(missing)?, left.next().ok_or_else(missing)?];
-        let shown: Vec<OwnedFd> = left.by_ref().take(order.shown.len()).collect();
-        let cgroups: Vec<OwnedFd> = left.take(order.cgroups as usize).collect();
-        if shown.len() != order.shown.len() || cgroups.len() != order.cgroups as usize {
-            return Err(missing());
+impl Ready {
+    fn new(furnished: Furnished, doors: Vec<OwnedFd>, filter: &Filter) -> Result<Self, Trouble> {
+        let failed = || Step::Start.failed::<Errno>();
+        let layer = Layer::new().map_err(Step::Layer.failed())?;
+        let (socket, theirs) = sys::message_pair().map_err(failed())?;
+        let ended = sys::children_ended().map_err(failed())?;
+        // SAFETY: this process has one thread.
+        match unsafe { sys::clone_into(0) }.map_err(failed())? {
+            Side::Child => lockdown::live(&theirs, &doors, filter),
+            Side::Parent(child) => Ok(Self { furnished, layer, program: child.pid, socket, ended }),
         }
-        Ok(Self { order, streams, shown, cgroups })
+    }
+
+    /// One order, with its descriptors: the order itself, and those that it says.
+    fn run(self, descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
+        let failed = || Step::Order.failed::<Errno>();
+        let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
+        let order = Order::read(text).map_err(failed())?;
+        let layer = claim::bring_in(&order, shown, self.layer)?;
+        // If it is not there any more, it said why.
+        let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
+        if let Some(workspace) = shown.first().filter(|_| self.furnished.proc) {
+            claim::let_go(workspace).map_err(Step::Layer.failed())?;
+        }
+        // Among them the pipes, which must close with the program.
+        drop(descriptors);
+        drop_capabilities().map_err(Step::Capabilities.failed())?;
+        let Some(landlock) = wait_for_start(&self.socket)? else {
+            end_all();
+            return Ok(Reply::NoProgram);
+        };
+        let started = Reply::Started { landlock, proc: self.furnished.proc };
+        let _ = sys::send(reply.as_fd(), &started.encode(), &[layer.as_fd()]);
+        let memory = (!order.memory_kept && self.furnished.proc).then_some(order.limits.memory_bytes);
+        Ok(reap(self.program, &self.ended, memory))
     }
 }
 
@@ -110,7 +100,7 @@ impl Delivery {
 fn wait_for_start(socket: &OwnedFd) -> Result<Option<bool>, Trouble> {
     let mut stands = None;
     loop {
-        let mut buffer = [0; 64];
+        let mut buffer = [0; LONGEST];
         let (bytes, _) = sys::receive(socket.as_fd(), &mut buffer).map_err(Step::Start.failed())?;
         if bytes.is_empty() {
             // Its end of the socket closed with the change of programs, or with its death before that.
@@ -149,6 +139,12 @@ fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
             sys::kill_all();
         }
     };
+    end_all();
+    Reply::Ended { status, memory: too_much }
+}
+
+/// Kills and reaps until nobody is left.
+fn end_all() {
     loop {
         sys::kill_all();
         match wait(WaitOptions::empty()) {
@@ -156,7 +152,6 @@ fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
             Err(_) => break,
         }
     }
-    Reply::Ended { status, memory: too_much }
 }
 
 /// Bytes of memory that all processes of the jail have for themselves.

@@ -11,14 +11,14 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{CWD, Gid, Uid};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Pid, WaitId, WaitIdOptions, set_dumpable_behavior, waitid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
 use crate::filter::Filter;
 use crate::init;
 use crate::limits::JailLimits;
-use crate::message::{Identity, Step, Trouble};
+use crate::message::{Identity, Reply, Step, Trouble};
 use crate::mounts::{
     IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, tmpfs,
 };
@@ -58,18 +58,37 @@ const READ_ONLY_IN_PROC: [&str; 2] = ["fs", "sys"];
 pub(crate) struct Jail {
     pub(crate) init: Child,
     pub(crate) socket: OwnedFd,
-    pub(crate) identity: Identity,
+    /// To the host.
+    pub(crate) reply: OwnedFd,
 }
 
 impl Jail {
-    /// Starts one. It finishes itself while the caller goes on.
-    pub(crate) fn start(identity: Identity, filter: &Filter) -> Result<Self, Trouble> {
+    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
+    /// host is told.
+    pub(crate) fn start(identity: Identity, reply: OwnedFd, doors: &[OwnedFd], filter: &Filter) -> Option<Self> {
+        match Self::begin(identity, &reply, doors, filter) {
+            Ok((init, socket)) => {
+                let _ = sys::send(reply.as_fd(), &Reply::Made.encode(), &[init.handle.as_fd()]);
+                Some(Self { init, socket, reply })
+            }
+            Err(trouble) => {
+                let _ = sys::send(reply.as_fd(), &Reply::Failed(trouble).encode(), &[]);
+                None
+            }
+        }
+    }
+
+    fn begin(
+        identity: Identity,
+        reply: &OwnedFd,
+        doors: &[OwnedFd],
+        filter: &Filter,
+    ) -> Result<(Child, OwnedFd), Trouble> {
         let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
-        let init = match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
-            Side::Child => init::live(theirs, filter),
-            Side::Parent(child) => child,
-        };
-        Ok(Self { init, socket, identity })
+        match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
+            Side::Child => init::live(&theirs, reply, doors, filter),
+            Side::Parent(child) => Ok((child, socket)),
+        }
     }
 }
 
@@ -103,12 +122,15 @@ pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Tr
             if go { Ok(Side::Child) } else { sys::leave() }
         }
         Side::Parent(child) => {
-            let maps = [("uid_map", map.inside.uid, map.outside.uid), ("gid_map", map.inside.gid, map.outside.gid)];
-            for (file, inside, outside) in maps {
-                write_map(child.pid, file, inside, outside)?;
+            let mapped = write_map(child.pid, "uid_map", map.inside.uid, map.outside.uid)
+                .and_then(|()| write_map(child.pid, "gid_map", map.inside.gid, map.outside.gid))
+                .and_then(|()| sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed()));
+            if mapped.is_err() {
+                // It hears nothing, and ends.
+                drop(ours);
+                let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
             }
-            sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed())?;
-            Ok(Side::Parent(child))
+            mapped.map(|()| Side::Parent(child))
         }
     }
 }

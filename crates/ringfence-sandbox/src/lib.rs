@@ -26,6 +26,7 @@ mod spawner;
 mod sys;
 mod toolchains;
 mod walls;
+mod warden;
 
 pub use denied::{Barrier, Denied, WRITABLE, explain};
 pub use environment::EnvironmentError;

@@ -1,10 +1,12 @@
 //! From a process of ours to the program, through every wall.
 //!
-//! The order of the steps is the promise: what a later step takes away, no earlier one needs, and the program starts only
-//! when all of them are done. A step that fails ends the process.
+//! The order of the steps is the promise: what a later step takes away, no earlier one needs, the filter of system calls
+//! comes last, and the program starts only when all of them are done. A step that fails ends the process. What is the same
+//! for every program is done before there is an order.
 //!
 //! Not here: what the walls are made of (`ruleset.rs`, `filter.rs`, `limits.rs`).
 
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,17 +23,20 @@ use rustix::thread::{
 use crate::claim::WORKSPACE;
 use crate::filter::Filter;
 use crate::limits::MemoryKeeper;
-use crate::message::{Order, Reply, Step, Trouble};
-use crate::ruleset::{Confined, confine};
+use crate::message::{LONGEST, Order, Reply, Step, Trouble};
+use crate::ruleset::{ConfineError, Confined, Rules, rules};
 use crate::sys;
 
-/// Where the program may write.
-const WRITABLE: [&str; 3] = [WORKSPACE, "/tmp", "/dev/shm"];
+/// Where the program may write, besides the workspace, which is not there yet when this is said.
+const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// Becomes the program that the order names, or says on `socket` why not.
-pub(crate) fn become_program(order: &Order, streams: [OwnedFd; 2], socket: OwnedFd, filter: &Filter) -> ! {
-    let Ok(socket) = lay_out(&streams, &socket) else { sys::leave() };
-    let reply = match start(order, filter, &socket) {
+/// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
+pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
+    let entered = doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop));
+    let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
+    let socket = sys::kept(0);
+    let entered = entered.map_err(|errno| Refused::from(Step::Cgroup.failed()(errno)));
+    let reply = match entered.and_then(|()| prepare()).and_then(|rules| obey(&socket, rules, filter)) {
         Ok(never) => match never {},
         Err(Refused::NoProgram) => Reply::NoProgram,
         Err(Refused::Trouble(trouble)) => Reply::Failed(trouble),
@@ -51,29 +56,45 @@ impl From<Trouble> for Refused {
     }
 }
 
-/// A session of its own, the three streams, and no other descriptor but the one to say that something went wrong, which
-/// closes by itself.
-fn lay_out(streams: &[OwnedFd; 2], socket: &OwnedFd) -> Result<OwnedFd, Errno> {
-    setsid()?;
+/// What does not depend on the program: a session of its own, no input, and nothing to be gained by a capability.
+fn prepare() -> Result<Rules, Refused> {
+    let failed = || Step::Start.failed::<Errno>();
+    setsid().map_err(failed())?;
     sys::unblock_signals();
     umask(Mode::from_raw_mode(0o022));
-    for (stream, number) in streams.iter().zip([1, 2]) {
-        sys::put_at(stream.as_fd(), number)?;
-    }
-    sys::put_at(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
-    sys::keep_only(&[socket.as_fd()])?;
-    Ok(sys::kept(0))
+    let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed())?;
+    sys::put_at(nothing.as_fd(), 0).map_err(failed())?;
+    bound_capabilities().map_err(Step::Capabilities.failed())?;
+    set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
+    Ok(rules(&WRITABLE.map(Path::new)).map_err(no_rules)?)
 }
 
-fn start(order: &Order, filter: &Filter, socket: &OwnedFd) -> Result<std::convert::Infallible, Refused> {
+fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
+    let failed = || Step::Order.failed::<Errno>();
+    let mut buffer = [0; LONGEST];
+    let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
+    let [text, output, errors] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
+    let order = Order::read(text).map_err(failed())?;
+    sys::put_at(output.as_fd(), 1).map_err(failed())?;
+    sys::put_at(errors.as_fd(), 2).map_err(failed())?;
+    // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
+    drop(descriptors);
+    lock_down(&order, socket, rules, filter)
+}
+
+fn no_rules(_: ConfineError) -> Trouble {
+    Step::Landlock.failed()(Errno::PERM)
+}
+
+fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
     let program = Program::from(order)?;
     chdir(WORKSPACE).map_err(Step::Start.failed())?;
     let keeper = if order.memory_kept { MemoryKeeper::Cgroup } else { MemoryKeeper::Rlimit };
     for (resource, limit) in order.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(Step::Limits.failed())?;
     }
-    set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
-    let confined = confine(&WRITABLE.map(Path::new)).map_err(|_| Step::Landlock.failed()(Errno::PERM))?;
+    let rules = rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?;
+    let confined = rules.confine().map_err(no_rules)?;
     drop_capabilities().map_err(Step::Capabilities.failed())?;
     filter.install().map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
 
@@ -82,8 +103,8 @@ fn start(order: &Order, filter: &Filter, socket: &OwnedFd) -> Result<std::conver
     Err(program.execute())
 }
 
-/// No capability now, none by any program that is started later, and no way to change that.
-pub(crate) fn drop_capabilities() -> Result<(), Errno> {
+/// No program that is started from here on gains a capability, and there is no way to change that.
+fn bound_capabilities() -> Result<(), Errno> {
     let bits = CapabilitiesSecureBits::NO_ROOT
         | CapabilitiesSecureBits::NO_ROOT_LOCKED
         | CapabilitiesSecureBits::NO_SETUID_FIXUP
@@ -101,6 +122,11 @@ pub(crate) fn drop_capabilities() -> Result<(), Errno> {
             Err(other) => return Err(other),
         }
     }
+    Ok(())
+}
+
+/// No capability, now and for good.
+pub(crate) fn drop_capabilities() -> Result<(), Errno> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }

@@ -24,7 +24,7 @@ use crate::limits::JailLimits;
 pub(crate) const LONGEST_ORDER: usize = 64 << 20;
 
 /// A message other than an order is shorter than this.
-pub(crate) const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64;
 
 /// A message that does not read.
 #[derive(Debug)]
@@ -46,10 +46,17 @@ pub(crate) struct Identity {
 /// From the host to the spawner.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// The first one: how many jails to keep ready, and for whom. With the toolchains, as a memory file.
-    Start { pool: u32, identity: Identity },
-    /// With: where to reply, the order, and the order's own descriptors.
-    Run { identity: Identity },
+    /// Which toolchains the jails have that are made from now on. With: where to reply, and the paths as a memory file.
+    /// The first request is one.
+    Image,
+    /// A jail to be made, under a name for `Run`. With: where it and we reply, and files to enter cgroups by.
+    Make { name: u64, identity: Identity },
+    /// With: the order, and the order's own descriptors.
+    Run { name: u64 },
+    /// A jail that nobody will have an order for.
+    Discard { name: u64 },
+    /// Whether anybody is there. With: where to reply.
+    Greet,
     /// A user namespace that maps these to the jail's. With: where to reply.
     Map { from: Identity, to: Identity },
 }
@@ -59,7 +66,7 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     Ready,
     /// With a handle on the first process of the jail.
-    Claimed,
+    Made,
     /// With the user namespace.
     Mapped,
     /// With the upper layer. The program runs, inside these walls.
@@ -160,8 +167,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
-/// each of `shown`, `cgroups` files to enter cgroups by, and the egress.
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, and one
+/// for each of `shown`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<OsString>,
@@ -171,8 +178,6 @@ pub(crate) struct Order {
     pub(crate) limits: JailLimits,
     /// The workspace first.
     pub(crate) shown: Vec<ShownDirectory>,
-    pub(crate) toolchains: Vec<PathBuf>,
-    pub(crate) cgroups: u32,
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_kept: bool,
 }
@@ -191,9 +196,12 @@ impl Request {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = Text::default();
         match self {
-            Self::Start { pool, identity } => text.byte(0).number(*pool).identity(*identity),
-            Self::Run { identity } => text.byte(1).identity(*identity),
-            Self::Map { from, to } => text.byte(2).identity(*from).identity(*to),
+            Self::Image => text.byte(0),
+            Self::Make { name, identity } => text.byte(1).number(*name).identity(*identity),
+            Self::Run { name } => text.byte(2).number(*name),
+            Self::Discard { name } => text.byte(3).number(*name),
+            Self::Greet => text.byte(5),
+            Self::Map { from, to } => text.byte(4).identity(*from).identity(*to),
         };
         text.0
     }
@@ -201,9 +209,12 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(bytes);
         Ok(match reader.byte()? {
-            0 => Self::Start { pool: reader.small()?, identity: reader.identity()? },
-            1 => Self::Run { identity: reader.identity()? },
-            2 => Self::Map { from: reader.identity()?, to: reader.identity()? },
+            0 => Self::Image,
+            1 => Self::Make { name: reader.number()?, identity: reader.identity()? },
+            2 => Self::Run { name: reader.number()? },
+            3 => Self::Discard { name: reader.number()? },
+            5 => Self::Greet,
+            4 => Self::Map { from: reader.identity()?, to: reader.identity()? },
             _ => return Err(Malformed),
         })
     }
@@ -214,7 +225,7 @@ impl Reply {
         let mut text = Text::default();
         match self {
             Self::Ready => text.byte(0),
-            Self::Claimed => text.byte(1),
+            Self::Made => text.byte(1),
             Self::Mapped => text.byte(2),
             Self::Started { landlock, proc } => text.byte(3).flag(*landlock).flag(*proc),
             Self::Ended { status: Status::Exited(code), memory } => {
@@ -233,7 +244,7 @@ impl Reply {
         let mut reader = Reader(bytes);
         Ok(match reader.byte()? {
             0 => Self::Ready,
-            1 => Self::Claimed,
+            1 => Self::Made,
             2 => Self::Mapped,
             3 => Self::Started { landlock: reader.flag()?, proc: reader.flag()? },
             4 => {
@@ -260,7 +271,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.paths(&self.toolchains).number(self.cgroups).flag(self.memory_kept);
+        text.flag(self.memory_kept);
         memory_file(&text.0)
     }
 
@@ -281,8 +292,6 @@ impl Order {
                     covered: reader.list(Reader::path)?,
                 })
             })?,
-            toolchains: reader.list(Reader::path)?,
-            cgroups: reader.small()?,
             memory_kept: reader.flag()?,
         })
     }
@@ -452,8 +461,6 @@ mod tests {
                 mounted: true,
                 covered: vec![".env".into()],
             }],
-            toolchains: vec!["/opt".into()],
-            cgroups: 2,
             memory_kept: true,
             ..Order::default()
         };

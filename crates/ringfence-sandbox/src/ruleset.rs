@@ -41,25 +41,42 @@ pub(crate) enum ConfineError {
     Ruleset(#[from] RulesetError),
 }
 
-/// From here on and for good, this thread and all that it starts write only below these places. Sets `no_new_privs`.
-pub(crate) fn confine(writable: &[&Path]) -> Result<Confined, ConfineError> {
+/// Rules that hold for nobody yet.
+#[derive(Debug)]
+pub(crate) struct Rules(RulesetCreated);
+
+/// Everything may be read, and only what is below these places written.
+pub(crate) fn rules(writable: &[&Path]) -> Result<Rules, ConfineError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(WANTED))?
         .scope(Scope::from_all(WANTED))?
         .create()?
         .add_rule(PathBeneath::new(open(Path::new("/"))?, AccessFs::from_read(WANTED)))?;
-    let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
-    for place in writable {
-        let access = AccessFs::from_all(WANTED) & !devices & !AccessFs::IoctlDev;
-        ruleset = allow(ruleset, open(place)?, access)?;
-    }
     for device in DEVICES {
         if let Ok(device) = PathFd::new(device) {
             let access = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::Truncate;
             ruleset = allow(ruleset, device, access | AccessFs::IoctlDev)?;
         }
     }
-    Ok(achieved(&ruleset.restrict_self()?))
+    Rules(ruleset).and_writable(writable)
+}
+
+impl Rules {
+    /// These places too.
+    pub(crate) fn and_writable(self, writable: &[&Path]) -> Result<Self, ConfineError> {
+        let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
+        let access = AccessFs::from_all(WANTED) & !devices & !AccessFs::IoctlDev;
+        let mut ruleset = self.0;
+        for place in writable {
+            ruleset = allow(ruleset, open(place)?, access)?;
+        }
+        Ok(Self(ruleset))
+    }
+
+    /// From here on and for good, for this thread and all that it starts. Sets `no_new_privs`.
+    pub(crate) fn confine(self) -> Result<Confined, ConfineError> {
+        Ok(achieved(&self.0.restrict_self()?))
+    }
 }
 
 fn open(place: &Path) -> Result<PathFd, ConfineError> {
@@ -94,12 +111,12 @@ mod tests {
     use std::process::Command;
     use std::thread;
 
-    use super::{Confined, confine};
+    use super::{Confined, rules};
 
     /// What Landlock holds, it holds for the thread that asked and for its children.
     fn confined<T: Send + 'static>(writable: &Path, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let writable = writable.to_owned();
-        let thread = thread::spawn(move || match confine(&[&writable]).unwrap() {
+        let thread = thread::spawn(move || match rules(&[&writable]).unwrap().confine().unwrap() {
             Confined::Not => None,
             Confined::Partly { .. } | Confined::Fully => Some(work()),
         });
@@ -166,7 +183,7 @@ mod tests {
         assert!(Command::new("bash").args(kill).status().unwrap().success());
         let path = directory.path().to_owned();
         let thread = thread::spawn(move || {
-            if confine(&[&path]).unwrap() != Confined::Fully {
+            if rules(&[&path]).unwrap().confine().unwrap() != Confined::Fully {
                 println!("no scopes here");
                 return;
             }
@@ -178,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_not_there_is_an_error() {
-        let result = thread::spawn(|| confine(&[Path::new("/nonexistent")])).join().unwrap();
+        let result = thread::spawn(|| rules(&[Path::new("/nonexistent")])).join().unwrap();
         assert_eq!(result.unwrap_err().to_string(), "a place that the program is to write to cannot be opened");
     }
 }

@@ -15,10 +15,11 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
 use crate::job::{Ended, EndedBy, Failure, Job, Stream, Watch};
-use crate::message::{Reply, Status};
+use crate::message::{LONGEST, Reply, Status};
 use crate::output::HeadTail;
 use crate::sys;
 use crate::walls::Wall;
+use crate::warden::Claimed;
 
 /// How often the watch is asked whether to stop.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -48,13 +49,13 @@ const ALWAYS: [Wall; 9] = [
 pub(crate) struct Run<'a> {
     job: &'a Job<'a>,
     watch: &'a dyn Watch,
-    cgroup: Option<Cgroup>,
+    cgroup: Option<&'a Cgroup>,
     /// When the cgroup was last asked.
     looked: Instant,
     began: Instant,
     streams: [Tap; 2],
-    reply: OwnedFd,
-    /// The first process of the jail, once it has one.
+    reply: &'a OwnedFd,
+    /// The first process of the jail, once we know it.
     jail: Option<OwnedFd>,
     upper: Option<OwnedFd>,
     walls: Vec<Wall>,
@@ -83,9 +84,8 @@ impl<'a> Run<'a> {
     pub(crate) fn begin(
         job: &'a Job<'a>,
         watch: &'a dyn Watch,
-        cgroup: Option<Cgroup>,
+        jail: &'a Claimed,
         [output, errors]: [OwnedFd; 2],
-        reply: OwnedFd,
     ) -> Result<Self, Failure> {
         let tap = |stream, pipe: OwnedFd| -> Result<Tap, Failure> {
             fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(Failure::io("read a pipe"))?;
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
         };
         let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
-        let looked = began;
+        let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply);
         Ok(Self { job, watch, cgroup, looked, began, streams, reply, jail: None, upper: None, walls, killed: None })
     }
 
@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
         let end = self.follow()?;
         self.drain();
         let duration = self.began.elapsed();
-        let out_of_memory = self.cgroup.as_ref().is_some_and(Cgroup::oom_killed);
+        let out_of_memory = self.cgroup.is_some_and(Cgroup::oom_killed);
         if self.cgroup.is_some() && !self.walls.is_empty() {
             self.walls.push(Wall::Cgroup);
         }
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
 
     /// Until there is something to read, or it is time to ask.
     fn wait(&self) {
-        let mut watched = vec![PollFd::new(&self.reply, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(self.reply, PollFlags::IN)];
         watched.extend(self.streams.iter().filter_map(|tap| Some(PollFd::new(tap.pipe.as_ref()?, PollFlags::IN))));
         let left = self.job.limits.wall.saturating_sub(self.began.elapsed());
         let left = if self.killed.is_some() { ASK_EVERY } else { left.min(ASK_EVERY) };
@@ -177,18 +177,18 @@ impl<'a> Run<'a> {
 
     /// Some kernels end one process only where memory is short. The rest would wait for it in vain.
     fn is_out_of_memory(&mut self) -> bool {
-        let Some(cgroup) = self.cgroup.as_ref().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
+        let Some(cgroup) = self.cgroup.filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
         self.looked = Instant::now();
         cgroup.oom_killed()
     }
 
     /// One message, if there is one.
     fn hear(&mut self) -> Result<Option<End>, Failure> {
-        let mut watched = [PollFd::new(&self.reply, PollFlags::IN)];
+        let mut watched = [PollFd::new(self.reply, PollFlags::IN)];
         if poll(&mut watched, Some(&Timespec::default())) == Ok(0) {
             return Ok(None);
         }
-        let mut buffer = [0; 64];
+        let mut buffer = [0; LONGEST];
         let (bytes, descriptors) = match sys::receive(self.reply.as_fd(), &mut buffer) {
             Ok(message) => message,
             Err(Errno::CONNRESET) => (&[][..], Vec::new()),
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         }
         let descriptor = descriptors.into_iter().next();
         match Reply::decode(bytes).map_err(|_| Failure::Lost("the jail"))? {
-            Reply::Claimed => self.jail = descriptor,
+            Reply::Made => self.jail = descriptor,
             Reply::Started { landlock, proc } => {
                 self.upper = descriptor;
                 self.walls = ALWAYS.to_vec();

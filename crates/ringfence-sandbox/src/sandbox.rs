@@ -6,42 +6,32 @@
 //!
 //! Not here: how a program is confined. That happens in the spawner and in the jail.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{getegid, geteuid};
 
 use ringfence_kernel::Shown;
 
-use crate::cgroup::{Cgroup, Cgroups};
+use crate::cgroup::Cgroups;
 use crate::environment;
 use crate::job::{Ended, Failure, Job, Watch};
-use crate::message::{Identity, LONGEST, LONGEST_ORDER, Order, Reply, Request, ShownDirectory, write_paths};
-use crate::mounts::{READ_ONLY, copy};
+use crate::message::{Identity, LONGEST_ORDER, Order, ShownDirectory};
 use crate::run::Run;
-use crate::spawner;
-use crate::sys::{self, Reach};
+use crate::sys;
 use crate::toolchains::Toolchain;
 use crate::walls::{self, Standing};
+use crate::warden::{Claimed, Pool, Warden, owner};
 
 /// The user that programs are when root started us, where the host has it: one that nobody is.
 const NOBODY_ELSE: u32 = 2_000_000_000;
 /// The one for containers, which have few users.
 const NOBODY: u32 = 65_534;
-
-/// How long the spawner may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
@@ -74,7 +64,7 @@ pub struct Sandbox {
     /// Whom programs are unless the workspace's file system makes that impossible.
     identity: Identity,
     /// Nothing after the spawner died, until the next run.
-    spawner: Mutex<Option<Arc<Spawner>>>,
+    warden: Mutex<Option<Arc<Warden>>>,
     cgroups: Cgroups,
     walls: OnceLock<Vec<Standing>>,
 }
@@ -87,9 +77,9 @@ impl Sandbox {
         } else {
             Identity { uid: geteuid().as_raw(), gid: getegid().as_raw() }
         };
-        let spawner = Some(Arc::new(Spawner::start(&settings, identity)?));
-        let (cgroups, walls) = (Cgroups::find(), OnceLock::new());
-        Ok(Self { settings, identity, spawner: Mutex::new(spawner), cgroups, walls })
+        let cgroups = Cgroups::find();
+        let warden = Mutex::new(Some(Arc::new(start_warden(&settings, identity, &cgroups)?)));
+        Ok(Self { settings, identity, warden, cgroups, walls: OnceLock::new() })
     }
 
     /// Which walls stand here. Found out when first asked.
@@ -102,76 +92,39 @@ impl Sandbox {
         if job.egress.is_some() {
             return Err(Failure::unavailable("there is no network in a jail yet", "run without network"));
         }
-        let spawner = self.spawner()?;
-        let result = self.run_by(&spawner, job, watch);
-        if matches!(result, Err(Failure::Lost(_))) {
+        let warden = self.warden()?;
+        let result = self.run_under(&warden, job, watch);
+        if matches!(result, Err(Failure::Lost(_))) && warden.is_gone() {
             let mut now = self.lock();
-            if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &spawner)) {
+            if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &warden)) {
                 *now = None;
             }
         }
         result
     }
 
-    fn run_by(&self, spawner: &Spawner, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
-        let cgroup = self.cgroups.make(&job.limits).map_err(Failure::io("make a cgroup"))?;
-        let (mut order, shown, identity) = self.prepare(spawner, job)?;
-        order.memory_kept = cgroup.is_some();
-        order.cgroups = cgroup.iter().flat_map(Cgroup::doors).count() as u32;
-        let text = order.write().map_err(Failure::io("write its order"))?;
-
-        let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
-        let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
-        let (reply, their_reply) = sys::message_pair().map_err(Failure::io("make a socket"))?;
-        let mut descriptors = vec![their_reply.as_fd(), text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
-        descriptors.extend(shown.iter().map(Place::descriptor));
-        descriptors.extend(cgroup.iter().flat_map(Cgroup::doors));
-        if descriptors.len() > sys::MOST_DESCRIPTORS {
-            return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
-        }
-
-        spawner.send(&Request::Run { identity }, &descriptors)?;
-        // From here on only the jail holds the other ends.
-        drop(descriptors);
-        drop((their_reply, their_output, their_errors, shown, text));
-        Run::begin(job, watch, cgroup, [output, errors], reply)?.finish()
-    }
-
-    /// What the spawner is told, the descriptors of the view, and who the program is.
-    fn prepare<'a>(&self, spawner: &Spawner, job: &'a Job<'_>) -> Result<(Order, Vec<Place<'a>>, Identity), Failure> {
+    fn run_under(&self, warden: &Warden, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
         let env = environment::fixed(&job.env, job.toolchains)?;
-        let (places, identity) = self.places(spawner, job)?;
-        let views = std::iter::once(&job.view.workspace).chain(&job.view.beside);
-        let order = Order {
-            argv: job.argv.clone(),
-            env: env.into_iter().map(|one| std::os::unix::ffi::OsStringExt::from_vec(one.into_bytes())).collect(),
-            script_name: job.script.name.into(),
-            script: job.script.bytes.clone(),
-            limits: job.limits.clone(),
-            shown: views.zip(&places).map(|(shown, place)| described(shown, place)).collect::<Result<_, _>>()?,
-            toolchains: shown_by(job.toolchains),
-            cgroups: 0,
-            memory_kept: false,
-        };
-        let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
-        if arguments + job.script.bytes.len() > LONGEST_ORDER / 2 {
-            return Err(Failure::Io("take a script and arguments of this size", Errno::TOOBIG.into()));
-        }
-        Ok((order, places, identity))
+        let (places, identity) = self.places(warden, job)?;
+        let jail = warden.claim(identity, shown_by(job.toolchains), &job.limits)?;
+        let order = order(job, env, &places, jail.has_cgroup());
+        let result = order.and_then(|order| run_in(warden, &jail, &order, &places, job, watch));
+        warden.spent(jail);
+        result
     }
 
     /// For root: mounts on which the owner's files are the jail's user's. For others, and where that cannot be: the held
     /// directories, and a program that is the owner.
-    fn places<'a>(&self, spawner: &Spawner, job: &'a Job<'_>) -> Result<(Vec<Place<'a>>, Identity), Failure> {
+    fn places<'a>(&self, warden: &Warden, job: &'a Job<'_>) -> Result<(Vec<Place<'a>>, Identity), Failure> {
         let views = std::iter::once(&job.view.workspace).chain(&job.view.beside);
         let held = || views.clone().map(|shown| Place::Held(&shown.directory)).collect();
         if !geteuid().is_root() {
             return Ok((held(), self.identity));
         }
-        match spawner.mapped(&job.view.workspace.directory, self.identity)? {
+        match warden.mapped(&job.view.workspace.directory, self.identity)? {
             Ok(workspace) => {
                 let beside = job.view.beside.iter().map(|shown| {
-                    let mapped = spawner.mapped(&shown.directory, self.identity)?;
+                    let mapped = warden.mapped(&shown.directory, self.identity)?;
                     Ok(mapped.map_or(Place::Held(&shown.directory), Place::Mount))
                 });
                 let places =
@@ -192,19 +145,67 @@ impl Sandbox {
     }
 
     /// The one that runs, or a new one after that died.
-    fn spawner(&self) -> Result<Arc<Spawner>, Failure> {
+    fn warden(&self) -> Result<Arc<Warden>, Failure> {
         let mut now = self.lock();
-        if let Some(spawner) = now.as_ref() {
-            return Ok(Arc::clone(spawner));
+        if let Some(warden) = now.as_ref() {
+            return Ok(Arc::clone(warden));
         }
-        let new = Arc::new(Spawner::start(&self.settings, self.identity)?);
+        let new = Arc::new(start_warden(&self.settings, self.identity, &self.cgroups)?);
         *now = Some(Arc::clone(&new));
         Ok(new)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Spawner>>> {
-        self.spawner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Warden>>> {
+        self.warden.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn start_warden(settings: &Settings, identity: Identity, cgroups: &Cgroups) -> Result<Warden, Failure> {
+    let pool = Pool { size: settings.pool as usize, identity, cgroups: cgroups.clone() };
+    Warden::start(&settings.program, pool, shown_by(&settings.toolchains))
+}
+
+/// Gives a jail its order, and follows the run to its end.
+fn run_in(
+    warden: &Warden,
+    jail: &Claimed,
+    order: &Order,
+    places: &[Place<'_>],
+    job: &Job<'_>,
+    watch: &dyn Watch,
+) -> Result<Ended, Failure> {
+    let text = order.write().map_err(Failure::io("write its order"))?;
+    let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
+    let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
+    let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
+    descriptors.extend(places.iter().map(Place::descriptor));
+    // With the one that the spawner adds.
+    if descriptors.len() >= sys::MOST_DESCRIPTORS {
+        return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
+    }
+    warden.order(jail, &descriptors)?;
+    // From here on only the jail holds the other ends.
+    drop(descriptors);
+    drop((their_output, their_errors));
+    Run::begin(job, watch, jail, [output, errors])?.finish()
+}
+
+/// What the spawner and the jail are told.
+fn order(job: &Job<'_>, env: Vec<CString>, places: &[Place<'_>], memory_kept: bool) -> Result<Order, Failure> {
+    let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
+    if arguments + job.script.bytes.len() > LONGEST_ORDER / 2 {
+        return Err(Failure::Io("take a script and arguments of this size", Errno::TOOBIG.into()));
+    }
+    let views = std::iter::once(&job.view.workspace).chain(&job.view.beside);
+    Ok(Order {
+        argv: job.argv.clone(),
+        env: env.into_iter().map(|one| OsString::from_vec(one.into_bytes())).collect(),
+        script_name: job.script.name.into(),
+        script: job.script.bytes.clone(),
+        limits: job.limits.clone(),
+        shown: views.zip(places).map(|(shown, place)| described(shown, place)).collect::<Result<_, _>>()?,
+        memory_kept,
+    })
 }
 
 /// How a directory of the view gets into the jail.
@@ -216,7 +217,7 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
-    fn descriptor(&self) -> rustix::fd::BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Mount(mount) => mount.as_fd(),
             Self::Held(directory) => directory.as_fd(),
@@ -241,11 +242,6 @@ fn shown_by(toolchains: &[Toolchain]) -> Vec<PathBuf> {
     toolchains.iter().flat_map(|toolchain| &toolchain.shown).cloned().collect()
 }
 
-fn owner(directory: &OwnedFd) -> Result<Identity, Failure> {
-    let found = fstat(directory).map_err(Failure::io("look at a directory of the view"))?;
-    Ok(Identity { uid: found.st_uid, gid: found.st_gid })
-}
-
 /// A user and group of our own namespace that nobody is.
 fn reserved() -> Result<Identity, Failure> {
     let has = |file: &str, id: u32| {
@@ -265,108 +261,4 @@ fn reserved() -> Result<Identity, Failure> {
                 "start ringfence as a plain user, or give the container more users",
             )
         })
-}
-
-/// A spawner, and the thread that it lives by.
-#[derive(Debug)]
-struct Spawner {
-    socket: OwnedFd,
-    process: OwnedFd,
-    keeper: Option<JoinHandle<()>>,
-    /// User namespaces that make owners the jail's user.
-    maps: Mutex<HashMap<Identity, Arc<OwnedFd>>>,
-}
-
-impl Spawner {
-    fn start(settings: &Settings, identity: Identity) -> Result<Self, Failure> {
-        let starting = || Failure::io("start its spawner");
-        let (socket, theirs) = sys::message_pair().map_err(Failure::io("start its spawner"))?;
-        let toolchains = write_paths(&shown_by(&settings.toolchains)).map_err(starting())?;
-        let request = Request::Start { pool: settings.pool, identity };
-        sys::send(socket.as_fd(), &request.encode(), &[toolchains.as_fd()])
-            .map_err(Failure::io("start its spawner"))?;
-
-        let (keeper, process) = keep(&settings.program, theirs).map_err(starting())?;
-        let spawner = Self { socket, process, keeper: Some(keeper), maps: Mutex::default() };
-        let mut buffer = [0; LONGEST];
-        match sys::receive(spawner.socket.as_fd(), &mut buffer).map(|(bytes, _)| Reply::decode(bytes)) {
-            Ok(Ok(Reply::Ready)) => Ok(spawner),
-            Ok(Ok(Reply::Failed(trouble))) => Err(trouble.into()),
-            _ => Err(Failure::Lost("the spawner")),
-        }
-    }
-
-    fn send(&self, request: &Request, descriptors: &[rustix::fd::BorrowedFd<'_>]) -> Result<(), Failure> {
-        sys::send(self.socket.as_fd(), &request.encode(), descriptors).map_err(|errno| match errno {
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => Failure::Lost("the spawner"),
-            other => Failure::Io("ask its spawner", other.into()),
-        })
-    }
-
-    /// A read-only mount of a directory on which its owner is the jail's user, or why there is none.
-    fn mapped(&self, directory: &OwnedFd, to: Identity) -> Result<Result<OwnedFd, Errno>, Failure> {
-        let map = self.map(owner(directory)?, to)?;
-        Ok(copy(directory.as_fd(), "", Reach::Mount).and_then(|mount| {
-            sys::set_mount_flags(mount.as_fd(), READ_ONLY, Reach::Mount, Some((*map).as_fd()))?;
-            Ok(mount)
-        }))
-    }
-
-    fn map(&self, from: Identity, to: Identity) -> Result<Arc<OwnedFd>, Failure> {
-        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = maps.get(&from) {
-            return Ok(Arc::clone(map));
-        }
-        let (reply, theirs) = sys::message_pair().map_err(Failure::io("make a socket"))?;
-        self.send(&Request::Map { from, to }, &[theirs.as_fd()])?;
-        drop(theirs);
-        let mut buffer = [0; 64];
-        let (bytes, descriptors) = sys::receive(reply.as_fd(), &mut buffer).map_err(Failure::io("ask its spawner"))?;
-        match (Reply::decode(bytes), descriptors.into_iter().next()) {
-            (Ok(Reply::Mapped), Some(map)) => {
-                let map = Arc::new(map);
-                maps.insert(from, Arc::clone(&map));
-                Ok(map)
-            }
-            (Ok(Reply::Failed(trouble)), _) => Err(trouble.into()),
-            _ => Err(Failure::Lost("the spawner")),
-        }
-    }
-}
-
-impl Drop for Spawner {
-    /// When this is over, so is everything that it started.
-    fn drop(&mut self) {
-        let _ = shutdown(&self.socket, Shutdown::Both);
-        let patience = Timespec::try_from(PATIENCE).unwrap_or_default();
-        if poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&patience)) == Ok(0) {
-            let _ = pidfd_send_signal(&self.process, Signal::KILL);
-        }
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
-        }
-    }
-}
-
-/// Starts the spawner on a thread that stays until it ends: the kernel ties its life to the thread that started it.
-fn keep(program: &Path, socket: OwnedFd) -> std::io::Result<(JoinHandle<()>, OwnedFd)> {
-    let mut command = Command::new(program);
-    command.arg0(spawner::NAME).env_clear().stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
-    let (say, hear) = mpsc::channel();
-    let keeper = thread::Builder::new().name("jail-keeper".into()).spawn(move || {
-        let started = command.spawn();
-        // It has the socket now. Ours would hide that it died.
-        drop(command);
-        match started {
-            Ok(mut child) => {
-                let handle = Pid::from_raw(child.id() as i32).ok_or(Errno::SRCH);
-                let handle = handle.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
-                let _ = say.send(handle.map_err(Into::into));
-                let _ = child.wait();
-            }
-            Err(cause) => drop(say.send(Err(cause))),
-        }
-    })?;
-    let process = hear.recv().unwrap_or_else(|_| Err(Errno::SRCH.into()))?;
-    Ok((keeper, process))
 }

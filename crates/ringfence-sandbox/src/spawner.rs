@@ -6,13 +6,13 @@
 //!
 //! Not here: what a jail is (`jail.rs`). The host's side is `sandbox.rs`.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -39,9 +39,6 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// The pool is filled when nothing was asked for so long: a run that just began has the processors for itself.
-const QUIET: Duration = Duration::from_millis(2);
-
 /// For the first line of `main`. Something, if this process was started as the spawner; it has ended then.
 pub(crate) fn spawner_main() -> Option<ExitCode> {
     let called = std::env::args_os().next()?;
@@ -58,17 +55,12 @@ fn begin() -> Result<(), Errno> {
     sys::put_at(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
     sys::reset_signals();
     sys::die_with_parent()?;
-    let mut buffer = [0; LONGEST];
-    let (bytes, descriptors) = sys::receive(socket.as_fd(), &mut buffer)?;
-    let Request::Start { pool, identity } = Request::decode(bytes)? else { return Err(Errno::BADMSG) };
-    let toolchains = read_paths(descriptors.first().ok_or(Errno::BADMSG)?)?;
-    drop(descriptors);
-
     match start_spawner() {
         Ok(Side::Child) => {
-            let end = Spawner::new(socket.as_fd(), toolchains, identity, pool).map(Spawner::serve);
-            if let Err(trouble) = end {
-                refuse(socket.as_fd(), trouble);
+            // In its own words, if it cannot even begin.
+            match Spawner::new(socket.as_fd()) {
+                Ok(spawner) => spawner.serve(),
+                Err(trouble) => refuse_all(socket.as_fd(), trouble),
             }
             sys::leave()
         }
@@ -78,8 +70,20 @@ fn begin() -> Result<(), Errno> {
             waitpid(Some(child.pid), WaitOptions::empty()).map(drop)
         }
         Err(trouble) => {
-            refuse(socket.as_fd(), trouble);
+            refuse_all(socket.as_fd(), trouble);
             Ok(())
+        }
+    }
+}
+
+/// Tells everybody who asks why there are no jails, until the host has had enough.
+fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
+    let mut buffer = [0; LONGEST];
+    while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
+        match descriptors.first() {
+            _ if bytes.is_empty() => return,
+            Some(reply) => refuse(reply.as_fd(), trouble),
+            None => {}
         }
     }
 }
@@ -87,6 +91,10 @@ fn begin() -> Result<(), Errno> {
 /// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
 fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
     let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
+}
+
+fn greet(reply: &OwnedFd) {
+    let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
 }
 
 /// A process in namespaces of its own with all users that this one has; for a plain user, that is itself.
@@ -151,71 +159,81 @@ struct Spawner<'a> {
     /// Where the host's files are, and where the image is.
     hosts_files: OwnedFd,
     image: OwnedFd,
-    toolchains: Vec<PathBuf>,
-    identity: Identity,
     filter: Filter,
-    pool: usize,
-    idle: Vec<Jail>,
-    /// How many may be built before the next claim. Jails that die by themselves must not keep us busy.
-    builds_left: usize,
+    /// Jails that wait, by the names that the host gave them.
+    idle: HashMap<u64, Jail>,
     /// First processes of jails in use, to be reaped.
     claimed: Vec<OwnedFd>,
 }
 
 impl<'a> Spawner<'a> {
-    fn new(host: BorrowedFd<'a>, toolchains: Vec<PathBuf>, identity: Identity, pool: u32) -> Result<Self, Trouble> {
+    fn new(host: BorrowedFd<'a>) -> Result<Self, Trouble> {
         let failed = || Step::Root.failed::<Errno>();
         // What the host mounts later is to be found here too, but nothing goes the other way.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
         let hosts_files = own_mounts().map_err(failed())?;
-        enter_image(&toolchains).map_err(failed())?;
         let image = own_mounts().map_err(failed())?;
         let filter = filter::program().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
-        let pool = pool as usize;
-        let (idle, claimed) = (Vec::new(), Vec::new());
-        Ok(Self { host, hosts_files, image, toolchains, identity, filter, pool, idle, builds_left: pool, claimed })
+        Ok(Self { host, hosts_files, image, filter, idle: HashMap::new(), claimed: Vec::new() })
     }
 
     /// Until the host is gone.
     fn serve(mut self) {
-        let mut buffer = vec![0; LONGEST];
-        while self.build() {}
-        if sys::send(self.host, &Reply::Ready.encode(), &[]).is_err() {
-            return;
-        }
+        let mut buffer = [0; LONGEST];
         loop {
             let asked = self.wait();
             self.bury();
             if !asked {
-                self.build();
                 continue;
             }
-            let (bytes, descriptors) = match sys::receive(self.host, &mut buffer) {
-                Ok((bytes, descriptors)) if !bytes.is_empty() => (bytes, descriptors),
-                Err(Errno::MSGSIZE) => continue,
+            match sys::receive(self.host, &mut buffer) {
+                Ok((bytes, descriptors)) if !bytes.is_empty() => self.answer(bytes, descriptors),
+                Err(Errno::MSGSIZE) => {}
                 _ => return,
-            };
-            let mut descriptors = descriptors.into_iter();
-            let Some(reply) = descriptors.next() else { continue };
-            let answer = match Request::decode(bytes) {
-                Ok(Request::Run { identity }) => self.run(identity, &reply, descriptors.collect()),
-                Ok(Request::Map { from, to }) => map_to(from, to, &reply),
-                _ => Err(Step::Order.failed()(Errno::BADMSG)),
-            };
-            if let Err(trouble) = answer {
-                refuse(reply.as_fd(), trouble);
             }
         }
     }
 
-    /// Waits for the host, for the end of a jail, or for quiet if there is something to build. Whether the host asked.
+    fn answer(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let request = Request::decode(bytes);
+        match request {
+            Ok(Request::Make { name, identity }) => {
+                let mut descriptors = descriptors.into_iter();
+                let Some(reply) = descriptors.next() else { return };
+                let doors: Vec<OwnedFd> = descriptors.collect();
+                self.idle.extend(Jail::start(identity, reply, &doors, &self.filter).map(|jail| (name, jail)));
+                return;
+            }
+            Ok(Request::Run { name }) => return self.run(name, descriptors),
+            // It ends by itself, because nobody is left at the other end of its socket.
+            Ok(Request::Discard { name }) => {
+                self.claimed.extend(self.idle.remove(&name).map(|jail| jail.init.handle));
+                return;
+            }
+            _ => {}
+        }
+        let mut descriptors = descriptors.into_iter();
+        let Some(reply) = descriptors.next() else { return };
+        let answer = match request {
+            Ok(Request::Image) => self.renew(descriptors.next()).map(|()| greet(&reply)),
+            Ok(Request::Greet) => {
+                greet(&reply);
+                Ok(())
+            }
+            Ok(Request::Map { from, to }) => map_to(from, to, &reply),
+            _ => Err(Step::Order.failed()(Errno::BADMSG)),
+        };
+        if let Err(trouble) = answer {
+            refuse(reply.as_fd(), trouble);
+        }
+    }
+
+    /// Waits for the host, or for the end of a jail. Whether the host asked.
     fn wait(&self) -> bool {
         let mut watched = vec![PollFd::new(&self.host, PollFlags::IN)];
         watched.extend(self.claimed.iter().map(|jail| PollFd::new(jail, PollFlags::IN)));
-        watched.extend(self.idle.iter().map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
-        let quiet = (self.builds_left > 0 && self.idle.len() < self.pool)
-            .then(|| Timespec::try_from(QUIET).unwrap_or_default());
-        let _ = poll(&mut watched, quiet.as_ref());
+        watched.extend(self.idle.values().map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
+        let _ = poll(&mut watched, None);
         watched.first().is_some_and(|host| !host.revents().is_empty())
     }
 
@@ -226,65 +244,45 @@ impl<'a> Spawner<'a> {
             !matches!(reaped, Ok(None))
         };
         self.claimed.retain(|jail| !is_dead(jail));
-        self.idle.retain(|jail| !is_dead(&jail.init.handle));
+        self.idle.retain(|_, jail| !is_dead(&jail.init.handle));
     }
 
-    /// One more jail for the pool. Whether there was one to build.
-    fn build(&mut self) -> bool {
-        if self.idle.len() >= self.pool || self.builds_left == 0 {
-            return false;
+    /// Gives a jail its order. If it died meanwhile, the host finds nobody at the other end of its socket.
+    fn run(&mut self, name: u64, descriptors: Vec<OwnedFd>) {
+        let Some(jail) = self.idle.remove(&name) else { return };
+        let sent = self.find_all(descriptors).and_then(|descriptors| {
+            sys::send(jail.socket.as_fd(), b"o", &sys::borrowed(&descriptors)).map_err(Step::Order.failed())
+        });
+        if let Err(trouble) = sent {
+            refuse(jail.reply.as_fd(), trouble);
         }
-        self.builds_left -= 1;
-        // If it cannot be built, the next run says why.
-        self.idle.extend(Jail::start(self.identity, &self.filter));
-        true
-    }
-
-    /// Claims a jail for an order, and hands both over.
-    fn run(&mut self, identity: Identity, reply: &OwnedFd, descriptors: Vec<OwnedFd>) -> Result<(), Trouble> {
-        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
-        let order = Order::read(order).map_err(Step::Order.failed())?;
-        self.use_toolchains(&order.toolchains)?;
-        let descriptors = self.find_all(&order.shown, descriptors)?;
-        let jail = match self.idle.iter().position(|jail| jail.identity == identity) {
-            Some(index) => self.idle.remove(index),
-            None => Jail::start(identity, &self.filter)?,
-        };
-        self.builds_left = self.pool;
-        let mut all = vec![reply.as_fd()];
-        all.extend(sys::borrowed(&descriptors));
-        let sent = sys::send(jail.socket.as_fd(), b"o", &all).map_err(Step::Order.failed());
-        let _ = sys::send(reply.as_fd(), &Reply::Claimed.encode(), &[jail.init.handle.as_fd()]);
         self.claimed.push(jail.init.handle);
-        sent
     }
 
-    /// The image holds the toolchains. Other ones than before need another image, and new jails.
-    fn use_toolchains(&mut self, toolchains: &[PathBuf]) -> Result<(), Trouble> {
-        if self.toolchains == toolchains {
-            return Ok(());
-        }
+    /// The image holds the toolchains. Other ones than before need another image; jails that wait keep theirs.
+    fn renew(&mut self, toolchains: Option<OwnedFd>) -> Result<(), Trouble> {
         let failed = || Step::Root.failed::<Errno>();
-        self.claimed.extend(self.idle.drain(..).map(|jail| jail.init.handle));
+        let toolchains = read_paths(&toolchains.ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         enter_mounts(&self.hosts_files).map_err(failed())?;
-        let entered = enter_image(toolchains);
+        let entered = enter_image(&toolchains);
         if entered.is_err() {
             enter_mounts(&self.image).map_err(failed())?;
         }
         entered.map_err(failed())?;
         self.image = own_mounts().map_err(failed())?;
-        self.toolchains = toolchains.to_vec();
         Ok(())
     }
 
     /// Replaces each held directory of the view by a mount of it.
-    fn find_all(&self, shown: &[ShownDirectory], mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Trouble> {
+    fn find_all(&self, mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Trouble> {
+        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
+        let shown = Order::read(order).map_err(Step::Order.failed())?.shown;
         if shown.iter().all(|directory| directory.mounted) {
             return Ok(descriptors);
         }
         enter_mounts(&self.hosts_files).map_err(Step::Find.failed())?;
         // Behind the order and the two streams.
-        let places = descriptors.iter_mut().skip(3).zip(shown).filter(|(_, directory)| !directory.mounted);
+        let places = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.mounted);
         let mut found = Ok(());
         for (place, directory) in places {
             match find(place.as_fd(), directory) {

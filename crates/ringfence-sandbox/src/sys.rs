@@ -126,9 +126,9 @@ pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
 }
 
 /// The descriptor that `keep_only` was given at this place. To be asked for once.
-pub(crate) fn kept(index: RawFd) -> OwnedFd {
+pub(crate) fn kept(index: usize) -> OwnedFd {
     // SAFETY: `keep_only` made it, and forgot it for us.
-    unsafe { OwnedFd::from_raw_fd(FIRST + index) }
+    unsafe { OwnedFd::from_raw_fd(FIRST + index as RawFd) }
 }
 
 /// Makes a standard stream mean what `from` means.
