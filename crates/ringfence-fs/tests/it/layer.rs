@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::person::Person;
 use crate::snapshot::{What, snapshot};
-use crate::world::{Answer, Setup, World};
+use crate::world::{Answer, Setup, World, unlock};
 
 /// A tool that commits a layer, as a tool that ran a program in it would.
 struct CommitLayer(Arc<dyn Workspace>);
@@ -209,15 +209,6 @@ pub(crate) fn kept(root: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-/// Lets whoever owns it remove everything below a directory.
-pub(crate) fn unlock(directory: &Path) {
-    let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o755));
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        unlock(&entry.path());
-    }
 }
 
 pub(crate) fn mark(path: &Path, name: &str, value: &str) {

@@ -96,6 +96,26 @@ impl Home {
     }
 }
 
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Root removes what is closed too.
+        if let Self::Own(directory) = self
+            && !rustix::process::geteuid().is_root()
+        {
+            unlock(directory.path());
+        }
+    }
+}
+
+/// Lets whoever owns it remove everything below a directory.
+pub(crate) fn unlock(directory: &Path) {
+    let _ = std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        unlock(&entry.path());
+    }
+}
+
 impl From<tempfile::TempDir> for Home {
     fn from(directory: tempfile::TempDir) -> Self {
         Self::Own(directory)
