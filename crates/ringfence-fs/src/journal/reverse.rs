@@ -176,8 +176,11 @@ impl Reversal {
     /// Fails where it may not be done, whatever is there. Says what would become of what it displaces.
     pub(crate) fn check(&self, mount: &Mount, ticket: &Ticket<'_>) -> Result<Afterwards, ToolError> {
         self.judge(mount, ticket)?;
+        // Some are opened on the way.
+        let opened: Vec<&[u8]> =
+            self.moves.iter().filter(|planned| planned.opens()).map(|planned| &*planned.path).collect();
         for planned in &self.moves {
-            planned.check_directories(mount)?;
+            planned.check_directories(mount, &opened)?;
         }
         // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
         if is_unsettled(mount) {
@@ -362,10 +365,19 @@ impl Planned {
         }
     }
 
-    /// Directories that are there already and let nothing go or come.
-    fn check_directories(&self, mount: &Mount) -> Result<(), ToolError> {
+    /// Whether it lets things go and come in a directory.
+    fn opens(&self) -> bool {
+        matches!(self.kind, Kind::Mode { to, .. } if to & 0o200 != 0)
+    }
+
+    /// Fails at directories that are there already and let nothing go or come, but for those that are `opened` first.
+    fn check_directories(&self, mount: &Mount, opened: &[&[u8]]) -> Result<(), ToolError> {
+        let own = (!matches!(self.kind, Kind::Mode { .. })).then_some(&self.path);
         let to = (self.kind == Kind::Move).then_some(&self.to);
-        for path in std::iter::once(&self.path).chain(to) {
+        for path in own.into_iter().chain(to) {
+            if opened.contains(&split(path).0) {
+                continue;
+            }
             if let Some(parent) = open_straight(mount, split(path).0) {
                 check_directory_writable(parent.as_fd(), &show(path))?;
             }

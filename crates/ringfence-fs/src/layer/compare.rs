@@ -414,6 +414,13 @@ fn check_links(mount: &Mount, items: &[Item]) -> Result<(), ToolError> {
     Ok(())
 }
 
+/// Whether a link leads to the system's own programs, as those of every virtual environment do. They are there for
+/// everybody to read, inside the jail and out.
+fn is_of_system(target: &[u8]) -> bool {
+    let climbs = target.split(|byte| *byte == b'/').any(|name| name == b"..");
+    !climbs && [b"/usr/".as_slice(), b"/bin/", b"/lib/", b"/lib64/"].iter().any(|place| target.starts_with(place))
+}
+
 fn link_of(item: &Item) -> Option<&[u8]> {
     match &item.now {
         Some(Now::Link { target }) => Some(target),
@@ -436,8 +443,11 @@ impl Links<'_> {
             names.map(<[u8]>::to_vec).collect()
         };
         let climbs_late = names(target).iter().skip_while(|name| *name == b"..").any(|name| name == b"..");
-        if target.starts_with(b"/") || climbs_late {
+        if climbs_late {
             return false;
+        }
+        if target.starts_with(b"/") {
+            return is_of_system(target);
         }
         let mut here = names(split(path).0);
         let mut ahead = names(target);
@@ -454,7 +464,7 @@ impl Links<'_> {
             let Some(next) = self.target_at(&here.join(&b'/')) else { continue };
             links += 1;
             if next.starts_with(b"/") {
-                return false;
+                return is_of_system(&next);
             }
             // One that goes in circles leads nowhere.
             if links > MOST_LINKS {
