@@ -102,6 +102,7 @@ fn automatic() -> Vec<(&'static str, Value)> {
         ("copy_file", json!({"from": "a.md", "to": "new.md"})),
         ("move_file", json!({"from": "a.md", "to": "new.md"})),
         ("apply_patch", json!({"patch": "--- /dev/null\n+++ b/new.md\n@@ -0,0 +1 @@\n+x\n"})),
+        ("run_code", json!({"language": "bash", "code": "echo x > a.md; rm b.md"})),
     ]
 }
 

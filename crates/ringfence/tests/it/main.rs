@@ -17,6 +17,7 @@ mod mcp_files;
 mod mcp_traps;
 mod policy;
 mod processes;
+mod run_code;
 mod runs;
 mod seed_crewagent;
 mod site;

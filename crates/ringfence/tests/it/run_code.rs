@@ -1,0 +1,404 @@
+//! `run_code` as callers have it: real programs in real jails, and what becomes of what they changed.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use ringfence::approve::nobody;
+use ringfence::config::{Environment, Flags, load};
+use ringfence::wire::{Wired, wire};
+use ringfence_kernel::{Listener, Progress, Reply, ToolCall};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::site::{PROGRAM, Said, Site, said};
+
+/// Runs code that may change what is in the workspace, with the default preset.
+fn run(site: &Site, arguments: &Value) -> Said {
+    run_with(site, &[], arguments)
+}
+
+fn run_with(site: &Site, options: &[&str], arguments: &Value) -> Said {
+    let mut command = site.command(options);
+    command.args(["call", "run_code", &arguments.to_string()]);
+    said(command.output().unwrap())
+}
+
+fn bash(code: &str) -> Value {
+    json!({"language": "bash", "code": code})
+}
+
+fn python(code: &str) -> Value {
+    json!({"language": "python", "code": code})
+}
+
+/// The paths that a run changed, each with what happened to it.
+fn changes(value: &Value) -> Vec<String> {
+    let said = |change: &Value| format!("{} {}", change["kind"].as_str().unwrap(), change["path"].as_str().unwrap());
+    value["changes"].as_array().unwrap().iter().map(said).collect()
+}
+
+/// A run that is a success, and is not kept because of this.
+#[track_caller]
+fn refused(site: &Site, options: &[&str], arguments: &Value, why: &str) -> Value {
+    let before = site.tree();
+    let value = run_with(site, options, arguments).value();
+    assert_eq!(value["committed"], false, "{value}");
+    assert!(value["refused"].as_str().unwrap().contains(why), "{value}");
+    assert_eq!(site.tree(), before);
+    value
+}
+
+#[test]
+fn the_reply_has_what_the_seed_says_and_what_was_changed() {
+    let site = Site::new();
+    site.write("a.txt", "old\n");
+    let code = "import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nopen('a.txt','a').write('new\\n')\nopen('b.txt','w').write('b')";
+    let mut arguments = python(code);
+    arguments["args"] = json!(["one", "two words"]);
+    let value = run(&site, &arguments).value();
+    assert_eq!((&value["stdout"], &value["stderr"]), (&json!("out ['one', 'two words']\n"), &json!("err\n")));
+    assert_eq!(
+        (&value["exitCode"], &value["endedBy"], &value["truncated"]),
+        (&json!(0), &json!("exit"), &json!(false))
+    );
+    assert!(value["duration"].as_u64().unwrap() < 30_000);
+    assert_eq!(
+        (&value["committed"], changes(&value)),
+        (&json!(true), vec!["modified a.txt".to_owned(), "created b.txt".to_owned()])
+    );
+    assert!(value["walls"].as_array().unwrap().contains(&json!("seccomp filter")), "{value}");
+    assert_eq!((site.read("a.txt"), site.read("b.txt")), ("old\nnew\n".to_owned(), "b".to_owned()));
+}
+
+#[test]
+fn a_run_is_undone_and_brought_back_like_any_change() {
+    let site = Site::new();
+    for path in ["a", "d/one", "d/two"] {
+        site.write(path, path);
+    }
+    let before = site.tree();
+    let value =
+        run(&site, &bash("echo changed > a; rm -rf d; mkdir -p new/deep; echo x > new/deep/x; ln -s a link")).value();
+    let after = site.tree();
+    assert_ne!(before, after);
+    let change = value["change"].as_str().unwrap();
+    assert_eq!(site.run(&["undo", change]).code, Some(0));
+    assert_eq!(site.tree(), before);
+    assert_eq!(site.run(&["redo"]).code, Some(0));
+    assert_eq!(site.tree(), after);
+}
+
+#[test]
+fn a_program_that_fails_is_a_success_with_its_code_and_a_signal_is_128_and_its_number() {
+    let site = Site::new();
+    let value = run(&site, &bash("echo kept > f; exit 7")).value();
+    assert_eq!((&value["exitCode"], &value["committed"]), (&json!(7), &json!(true)));
+    let value = run(&site, &bash("kill -SEGV $$")).value();
+    assert_eq!((&value["exitCode"], &value["signal"], &value["endedBy"]), (&json!(139), &json!(11), &json!("signal")));
+    assert_eq!(site.read("f"), "kept\n");
+}
+
+#[test]
+fn what_is_cut_short_is_an_error_with_what_was_printed_and_changes_nothing() {
+    let site = Site::new();
+    let settings = "[limits]\nmax_run_memory_bytes = 67108864\nmax_run_cpu_duration = 1\n";
+    std::fs::write(site.root().join("config.toml"), settings).unwrap();
+    let config = site.root().join("config.toml");
+    let options = ["--config", config.to_str().unwrap()];
+    let endless = "print('begun', flush=True)\nopen('f','w').write('x')\n";
+    let cases = [
+        ("import time\ntime.sleep(60)", json!(0.5), "TIMEOUT", "timeout"),
+        ("keep = []\nwhile True: keep.append(bytearray(1 << 20))", json!(30), "EXECUTION_ERROR", "memory"),
+        ("while True: pass", json!(30), "EXECUTION_ERROR", "cpu"),
+        ("while True: print('x' * 65536)", json!(30), "EXECUTION_ERROR", "output"),
+    ];
+    for (code, timeout, name, ended_by) in cases {
+        let mut arguments = python(&format!("{endless}{code}"));
+        arguments["timeout"] = timeout;
+        let said = run_with(&site, &options, &arguments);
+        assert_eq!(said.error(), name, "{code}");
+        let details = &said.reply()["error"]["details"];
+        assert!(details["stdout"].as_str().unwrap().starts_with("begun\n"), "{code}");
+        assert_eq!((&details["endedBy"], &details["committed"]), (&json!(ended_by), &json!(false)), "{code}");
+        assert_eq!(site.tree(), [], "{code}");
+    }
+}
+
+#[test]
+fn the_mode_only_tightens() {
+    let site = Site::new();
+    let mut arguments = bash("echo x > f");
+    arguments["mode"] = json!("discard");
+    let value = run(&site, &arguments).value();
+    assert_eq!((&value["committed"], &value["exitCode"], site.tree()), (&json!(false), &json!(0), vec![]));
+    arguments["mode"] = json!("review");
+    refused(&site, &[], &arguments, "asks for a review");
+    let unattended = site.root().join("unattended.toml");
+    std::fs::write(&unattended, "[approval]\nunattended = true\n").unwrap();
+    let always = ["--config", unattended.to_str().unwrap(), "--approve", "always"];
+    let value = run_with(&site, &always, &arguments).value();
+    assert_eq!((&value["committed"], site.read("f").as_str()), (&json!(true), "x\n"));
+    arguments["mode"] = json!("auto");
+    refused(&site, &["--preset", "read-only"], &bash("echo y > f"), "read-only");
+}
+
+#[test]
+fn what_other_programs_act_on_is_never_kept_unasked() {
+    let site = Site::new();
+    site.write(".git/config", "[core]\n");
+    for planted in [
+        "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit",
+        "echo x >> .git/config",
+        "mkdir .vscode; echo x > .vscode/tasks.json",
+        "mkdir .claude; echo x > .claude/settings.json",
+        "echo x > .mcp.json",
+        "echo x > .envrc",
+        "mkdir -p .github/workflows; echo x > .github/workflows/ci.yml",
+        "echo '*.c filter=x' > .gitattributes",
+        "mkdir -p sub; echo 'gitdir: /elsewhere' > sub/.git",
+        "mkdir -p bare/objects bare/refs; echo 'ref: x' > bare/HEAD; echo '[core]' > bare/config",
+        "echo x > ringfence.toml",
+    ] {
+        for preset in ["ask", "edits"] {
+            refused(&site, &["--preset", preset], &bash(planted), "not approved");
+        }
+    }
+}
+
+#[test]
+fn rules_are_about_what_programs_do_too() {
+    let site = Site::new();
+    let config = site.root().join("config.toml");
+    let options = ["--config", config.to_str().unwrap()];
+    std::fs::write(&config, "[[rules]]\ndecision = \"deny\"\neffect = \"delete\"\npath = \"src/**\"\n").unwrap();
+    site.write("src/main.rs", "fn main() {}\n");
+    refused(&site, &options, &bash("rm src/main.rs"), "denies it");
+    let value = run_with(&site, &options, &bash("echo >> src/main.rs")).value();
+    assert_eq!(value["committed"], true);
+    std::fs::write(&config, "[[rules]]\ndecision = \"deny\"\neffect = \"run\"\n").unwrap();
+    assert_eq!(run_with(&site, &options, &bash("true")).error(), "PERMISSION_DENIED");
+}
+
+#[test]
+fn what_a_commit_could_trip_on_is_refused_and_said() {
+    let site = Site::new();
+    site.write("a", "a");
+    refused(&site, &[], &bash("mkfifo pipe"), "`pipe`");
+    refused(&site, &[], &bash("ln -s /etc/passwd out"), "`out`");
+    refused(&site, &[], &bash("ln -s ../outside/secret out"), "`out`");
+    refused(&site, &[], &python("import socket\nsocket.socket(socket.AF_UNIX).bind('sock')"), "`sock`");
+    let value = run(&site, &bash("ln a b; chmod 4755 b || chmod 755 b; ln -s a c")).value();
+    assert_eq!(value["committed"], true, "{value}");
+    let [one, other] = ["a", "b"].map(|name| std::fs::metadata(site.workspace.join(name)).unwrap());
+    assert_ne!(one.ino(), other.ino());
+    assert_eq!(other.permissions().mode() & 0o7000, 0);
+}
+
+#[test]
+fn a_directory_that_was_made_anew_hides_no_delete() {
+    let site = Site::new();
+    for path in ["d/one", "d/two", "d/deep/three"] {
+        site.write(path, path);
+    }
+    let value = run(&site, &bash("rm -rf d; mkdir d; echo x > d/two")).value();
+    let expected = ["deleted d/deep", "deleted d/one", "modified d/two"];
+    assert_eq!(changes(&value), expected, "{value}");
+    assert_eq!(site.tree(), [("d".to_owned(), None), ("d/two".to_owned(), Some(b"x\n".to_vec()))]);
+}
+
+#[test]
+fn a_program_finds_secrets_empty_and_nothing_of_ours() {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    site.write("deep/id_rsa", "PRIVATE\n");
+    site.call("write_file", &json!({"path": "f", "content": "x"})).value();
+    let value = run(&site, &bash("cat .env deep/id_rsa; ls .ringfence | wc -l; ls / | tr '\\n' ' '")).value();
+    assert!(value["stdout"].as_str().unwrap().starts_with("0\nbin "), "{value}");
+    assert_eq!(value["totalChanges"], 0, "{value}");
+    assert_eq!(site.read(".env"), "KEY=1\n");
+}
+
+#[test]
+fn arguments_that_cannot_be_meant_are_refused_before_anything_runs() {
+    let site = Site::new();
+    let with = |key: &str, value: Value| {
+        let mut arguments = bash("true");
+        arguments[key] = value;
+        run(&site, &arguments).error()
+    };
+    for (key, value) in [
+        ("timeout", json!(0)),
+        ("timeout", json!(-1)),
+        ("timeout", json!(601)),
+        ("language", json!("perl")),
+        ("mode", json!("yolo")),
+        ("args", json!(["a\u{0}b"])),
+        ("env", json!({"LD_PRELOAD": "/workspace/evil.so"})),
+        ("env", json!({"A=B": "c"})),
+        ("stdin", json!("x")),
+    ] {
+        assert_eq!(with(key, value.clone()), "INVALID_ARGS", "{key} {value}");
+    }
+    assert_eq!(with("network", json!(["example.com"])), "UNAVAILABLE");
+}
+
+#[test]
+fn a_program_gets_its_variables_and_finds_the_modules_beside_it() {
+    let site = Site::new();
+    site.write("helper.py", "def word(): return 'helped'\n");
+    let mut arguments = python(
+        "import helper, os\nprint(helper.word(), os.environ['GREETING'], os.environ.get('RINGFENCE_STATE_DIR'))",
+    );
+    arguments["env"] = json!({"GREETING": "hello"});
+    let value = run(&site, &arguments).value();
+    assert_eq!((&value["stdout"], &value["totalChanges"]), (&json!("helped hello None\n"), &json!(0)), "{value}");
+}
+
+#[test]
+fn what_a_wall_refused_is_explained_and_odd_output_is_kept() {
+    let site = Site::new();
+    let value = run(&site, &bash("echo x > /usr/evil")).value();
+    assert_eq!(value["denied"]["writable"], json!(["/workspace", "/tmp"]), "{value}");
+    let value = run(&site, &bash(r"printf 'a\xffb\0c'")).value();
+    assert_eq!(value["stdout"], "a\\xffb\u{0}c");
+}
+
+#[test]
+fn other_mounts_are_beside_the_workspace_to_be_read() {
+    let site = Site::new();
+    let mount = format!("data={}:rw", site.outside.display());
+    let code = "cat /mnt/data/secret; echo x > /mnt/data/new";
+    let value = run_with(&site, &["--mount", &mount], &bash(code)).value();
+    assert_eq!((&value["stdout"], &value["exitCode"]), (&json!("SECRET\n"), &json!(1)), "{value}");
+    assert!(!site.outside.join("new").exists());
+}
+
+/// Does something as soon as the program prints.
+struct OnOutput<F>(F, Mutex<String>);
+
+impl<F> std::fmt::Debug for OnOutput<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnOutput")
+    }
+}
+
+impl<F: Fn() + Send + Sync> Listener for OnOutput<F> {
+    fn hear(&self, progress: &Progress<'_>) {
+        self.1.lock().unwrap().push_str(progress.text);
+        (self.0)();
+    }
+}
+
+fn wired(site: &Site) -> Wired {
+    let environment = Environment {
+        home: Some(site.home.clone()),
+        current: site.current.clone(),
+        managed: site.root().join("managed"),
+        config: None,
+        state: Some(site.state.clone()),
+        config_file: None,
+        user: None,
+        editor: None,
+        no_color: false,
+        program: PathBuf::from(PROGRAM),
+    };
+    let workspace = Some(site.workspace.to_str().unwrap().to_owned());
+    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    wire(settings, &environment, Box::new(nobody())).unwrap()
+}
+
+/// Runs code, and does something when it prints.
+fn run_heard(
+    wired: &Wired,
+    arguments: &Value,
+    cancel: &CancellationToken,
+    act: impl Fn() + Send + Sync + 'static,
+) -> (Reply, String) {
+    let listener = Arc::new(OnOutput(act, Mutex::default()));
+    let heard: Arc<dyn Listener> = listener.clone();
+    let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(wired.host.call_heard(&wired.session, call, cancel, Some(heard))).unwrap();
+    let printed = listener.1.lock().unwrap().clone();
+    (reply, printed)
+}
+
+#[test]
+fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
+    let site = Site::new();
+    let wired = wired(&site);
+    let cancel = CancellationToken::new();
+    let stop = cancel.clone();
+    let code = "print('begun', flush=True)\nopen('f','w').write('x')\nimport time\ntime.sleep(60)";
+    let (reply, printed) = run_heard(&wired, &python(code), &cancel, move || stop.cancel());
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    assert_eq!(reply["error"]["code"], "CANCELLED", "{reply}");
+    assert_eq!((&reply["error"]["details"]["stdout"], printed.as_str()), (&json!("begun\n"), "begun\n"));
+    assert_eq!(site.tree(), []);
+}
+
+#[test]
+fn what_somebody_else_changed_meanwhile_is_a_conflict_and_stays_theirs() {
+    let site = Site::new();
+    for path in ["a", "b", "d/e"] {
+        site.write(path, "old");
+    }
+    let wired = wired(&site);
+    let root = site.workspace.clone();
+    let code = "import os, time\nfor p in ('a','b','d/e'): open(p,'w').write('program')\nprint('begun', flush=True)\n\
+                while not os.path.exists('go'): time.sleep(0.01)";
+    let (reply, _) = run_heard(&wired, &python(code), &CancellationToken::new(), move || {
+        std::fs::write(root.join("b"), "person").unwrap();
+        std::fs::write(root.join("go"), "").unwrap();
+    });
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)), "{reply}");
+    assert!(reply["value"]["refused"].as_str().unwrap().contains("`b`"), "{reply}");
+    assert_eq!((site.read("a"), site.read("b"), site.read("d/e")), ("old".into(), "person".into(), "old".into()));
+}
+
+#[test]
+fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
+    const PLAIN: u32 = 60_602;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let site = Site::new();
+    // Started by root, on a workspace of somebody else.
+    for made in [&site.workspace, &site.home, &site.current, &site.config] {
+        chown(made, Some(PLAIN), Some(PLAIN)).unwrap();
+    }
+    let owner = |name: &str| std::fs::metadata(site.workspace.join(name)).unwrap().uid();
+    let value = run(&site, &bash("id -u; echo x > f; mkdir d; echo y > d/g")).value();
+    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!(true)), "{value}");
+    assert_eq!(["f", "d", "d/g"].map(owner), [PLAIN; 3]);
+    // Started by them.
+    let stage = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(stage.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(site.root(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = stage.path().join("ringfence");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let state = site.root().join("plain-state");
+    std::fs::create_dir(&state).unwrap();
+    chown(&state, Some(PLAIN), Some(PLAIN)).unwrap();
+    let keep = site.workspace.join(".ringfence");
+    std::fs::remove_dir_all(keep).unwrap();
+    let mut command = site.program(program);
+    command.env("RINGFENCE_STATE_DIR", &state).uid(PLAIN).gid(PLAIN).arg("--workspace").arg(&site.workspace);
+    command.args(["call", "run_code", &bash("id -u; echo z > h; rm f").to_string()]);
+    let value = said(command.output().unwrap()).value();
+    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!(true)), "{value}");
+    assert_eq!((owner("h"), site.workspace.join("f").exists()), (PLAIN, false));
+}
+
+#[test]
+fn doctor_names_every_wall_and_says_whether_programs_can_be_run() {
+    let site = Site::new();
+    let said = site.run(&["doctor"]);
+    assert!(said.out.contains("user namespace") && said.out.contains("programs can"), "{said:?}");
+    let said = site.run(&["doctor", "--json"]);
+    let walls: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(walls.len(), 15);
+}
