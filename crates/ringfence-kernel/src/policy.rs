@@ -292,8 +292,8 @@ mod tests {
         Touch { verb, place }
     }
 
-    fn decide(preset: Preset, touches: &[Touch]) -> Decision {
-        let session = Session {
+    fn session() -> Session {
+        Session {
             id: "s".to_owned(),
             principal: Principal::agent("test"),
             dialect: Dialect::Standard,
@@ -301,8 +301,11 @@ mod tests {
             limits: Limits::of(Dialect::Standard),
             catalog: Catalog::default(),
             bits: Bits::default(),
-        };
-        preset.decide(&Question::new(&session, "t", touches, BitSet::default())).decision
+        }
+    }
+
+    fn decide(preset: Preset, touches: &[Touch]) -> Decision {
+        preset.decide(&Question::new(&session(), "t", touches, BitSet::default())).decision
     }
 
     #[track_caller]
@@ -361,6 +364,14 @@ mod tests {
         let mut moved = touch(Verb::Overwrite, "notes.txt", None);
         moved.place.sensitivity = Sensitivity { secret: false, protected: true };
         assert_eq!(decide(Preset::Edits, &[moved]), Decision::Ask);
+    }
+
+    #[test]
+    fn a_preset_by_itself_grants_nothing() {
+        let (session, touches) = (session(), [touch(Verb::Overwrite, "a", None)]);
+        let question = Question::new(&session, "t", &touches, BitSet::default());
+        assert!(Preset::Ask.grant_for(&question).is_none());
+        assert!(!Preset::Ask.hold_grants(&[]));
     }
 
     #[test]
