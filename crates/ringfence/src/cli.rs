@@ -1,4 +1,4 @@
-//! The command line: `ringfence call`, `mcp`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
+//! The command line: `ringfence call`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
 //! with changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
@@ -16,15 +16,16 @@ use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost,
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::approve::{Approve, at_terminal, by_setting, nobody};
+use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
-use crate::mcp::Front;
 use crate::prompt::{first_sentence, prompt};
+use crate::serving::{ServeOptions, TokenCommand, mcp, serve, token};
 use crate::signals::Signals;
+use crate::tokens::TokenError;
 use crate::trust::Offered;
-use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, wire_mcp};
+use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
 use crate::{changes_text, policy_text};
 
 const SUCCESS: u8 = 0;
@@ -75,6 +76,13 @@ enum Command {
         /// after a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 25)]
         wait: u64,
+    },
+    /// Serve the tools to agents over HTTP, for those who show a token.
+    Serve(ServeOptions),
+    /// Make and take back the tokens that `serve` wants to see.
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
     },
     /// Make and look after runs of a workflow.
     Workflow {
@@ -274,6 +282,10 @@ pub(crate) enum Failure {
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
     TooMuchInput(u64),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error("cannot serve there: {0}")]
+    Serve(std::io::Error),
     #[error("the runtime cannot start: {0}")]
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
@@ -312,13 +324,9 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             let (text, well) = examine(&environment.program, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        Command::Mcp { wait } => {
-            let front = Front::new(Duration::from_secs(wait));
-            let approver = by_setting(&settings, || front.approver());
-            let wired = wire_mcp(settings, &environment, approver, front.roots())?;
-            warn_of(&wired);
-            mcp(&front, &wired)
-        }
+        Command::Mcp { wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
+        Command::Serve(options) => tell(serve(settings, &environment, options)?),
+        Command::Token { command } => tell(token(&settings, command)?),
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
@@ -385,7 +393,7 @@ fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireE
 }
 
 /// Says what the workspace's own file brought up.
-fn warn_of(wired: &Wired) {
+pub(crate) fn warn_of(wired: &Wired) {
     for warning in wired.offered.iter().filter_map(Offered::warning) {
         complain(&format!("warning: {warning}"));
     }
@@ -437,21 +445,6 @@ fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Fa
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
     Ok(reply?)
-}
-
-/// Serves until the client closes its side, or a signal comes.
-fn mcp(front: &Front, wired: &Wired) -> Result<u8, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
-    runtime.block_on(async {
-        let stop = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(stop.clone()));
-        }
-        front.serve_stdio(wired, stop).await;
-    });
-    // A worker that a file system holds must not hold the program too.
-    runtime.shutdown_background();
-    Ok(SUCCESS)
 }
 
 fn tool_call(wired: &Wired, name: String, json: String) -> Result<ToolCall, Failure> {
@@ -564,7 +557,7 @@ fn print(text: &str, code: u8) -> Result<u8, Failure> {
 }
 
 /// Standard error is for people; if they closed it, there is nobody to tell.
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "ringfence: {text}");
 }
 

@@ -21,9 +21,11 @@ pub mod prompt;
 mod rules_config;
 pub mod run;
 pub mod run_log;
+mod serving;
 mod signals;
 pub mod store;
 pub mod terminal;
+pub mod tokens;
 pub mod trust;
 pub mod wire;
 

@@ -42,7 +42,8 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Guarded<S> {
     }
 }
 
-async fn guarded<T>(work: impl Future<Output = Result<T, ErrorData>>) -> Result<T, ErrorData> {
+/// The work, with an error where it panics.
+pub(super) async fn guarded<T>(work: impl Future<Output = Result<T, ErrorData>>) -> Result<T, ErrorData> {
     let mut work = pin!(work);
     poll_fn(|cx| {
         // After a panic it is not polled again.

@@ -9,6 +9,7 @@ mod approve;
 mod callers;
 mod client;
 mod guarded;
+mod http;
 mod in_flight;
 mod keys;
 mod lines;
@@ -17,6 +18,7 @@ mod put_off;
 mod resources;
 pub mod roots;
 mod server;
+mod talk;
 mod tools;
 
 use std::sync::Arc;
@@ -32,10 +34,12 @@ use tokio_util::sync::CancellationToken;
 use self::approve::ThroughClient;
 use self::callers::Callers;
 use self::guarded::Guarded;
+pub use self::http::Listening;
 use self::in_flight::InFlight;
 use self::lines::Wire;
 use self::roots::Roots;
 use self::server::Server;
+use self::talk::{Source, Talk};
 use crate::wire::Wired;
 
 /// What a message has beside its arguments.
@@ -90,7 +94,7 @@ impl Front {
         let longest = usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
         let (input, output) = stdio_pipes();
         let wire = Wire::new(input, output, longest, in_flight.clone(), gone.clone());
-        let server = Server::new(Served::new(self, wired), session, gone);
+        let server = Server::new(Served::new(self, wired), Source::Given(Talk::new(session)), gone);
         let running = serve_directly_with_ct(Guarded(server), wire, None, stop.clone());
         // What it says is whether it was stopped, which is not news.
         let _ = running.waiting().await;

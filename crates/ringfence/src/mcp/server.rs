@@ -10,11 +10,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Principal, Reply, Returned, Session, ToolCall};
+use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Principal, Reply, Returned, ToolCall};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ContentBlock, CustomRequest, CustomResult, ElicitRequest, ElicitResult,
     ErrorCode, ErrorData, Implementation, InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult,
@@ -24,7 +24,6 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
-use tokio::sync::{Mutex as Line, MutexGuard};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -33,10 +32,12 @@ use super::Served;
 use super::approve::{answer, how_to_answer, question};
 use super::callers::{Caller, Entered};
 use super::client::{Client, Era, Road};
+use super::guarded::guarded;
 use super::news::Teller;
-use super::put_off::{PutOff, Waiting};
+use super::put_off::Waiting;
 use super::resources::{self, As};
 use super::roots::Open;
+use super::talk::{Known, Source, Talk};
 use super::tools::{result, tool};
 
 /// The name of our question among those that a result can have.
@@ -68,29 +69,19 @@ const METHODS: [&str; 12] = [
 #[derive(Debug)]
 pub(super) struct Server {
     served: Served,
-    session: Arc<Session>,
+    source: Source,
     /// Told when the client closed the connection.
     gone: CancellationToken,
-    /// Held by a call that may change something.
-    changes: Line<()>,
-    put_off: PutOff,
-    /// Whether the session is narrowed to what the client has open.
-    roots: Line<Known>,
     /// The least that the client wants in its log.
     level: Mutex<LoggingLevel>,
-    calls: AtomicU64,
-}
-
-/// Whether the client was asked what it has open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    No,
-    Yes,
+    /// The handshake was made.
+    is_greeted: AtomicBool,
 }
 
 /// A call on its way through this server.
 struct Trip<'a> {
     call: ToolCall,
+    talk: &'a Talk,
     client: &'a Client,
     cancel: &'a CancellationToken,
     teller: Teller,
@@ -98,81 +89,89 @@ struct Trip<'a> {
 }
 
 impl Server {
-    pub(super) fn new(served: Served, session: Arc<Session>, gone: CancellationToken) -> Self {
-        Self {
-            served,
-            session,
-            gone,
-            roots: Line::new(Known::No),
-            changes: Line::new(()),
-            put_off: PutOff::default(),
-            level: Mutex::new(LoggingLevel::Warning),
-            calls: AtomicU64::new(0),
-        }
+    pub(super) fn new(served: Served, source: Source, gone: CancellationToken) -> Self {
+        let level = Mutex::new(LoggingLevel::Warning);
+        Self { served, source, gone, level, is_greeted: AtomicBool::new(false) }
     }
 
     fn trip<'a>(
         &self,
-        name: &str,
-        arguments: String,
+        talk: &'a Talk,
+        (name, arguments): (&str, String),
         client: &'a Client,
         context: &'a RequestContext<RoleServer>,
     ) -> Trip<'a> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let call = ToolCall { id: format!("call-{number}"), name: name.to_owned(), arguments };
+        let call = ToolCall { id: format!("call-{}", talk.next_call()), name: name.to_owned(), arguments };
         let level = match client.era {
             Era::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
             Era::Stateless => context.meta.log_level(),
         };
         let (news, teller) = Teller::new(context.peer.clone(), context.meta.get_progress_token(), level);
         let caller = Caller { client: client.clone(), peer: context.peer.clone(), news, gone: self.gone.clone() };
-        Trip { call, client, cancel: &context.ct, teller, caller }
+        Trip { call, talk, client, cancel: &context.ct, teller, caller }
     }
 
     /// Narrows the session to what the client has open, before its first call and when it says that this changed. A client
     /// that does not answer says nothing, and the config alone holds.
-    async fn learn_roots(&self, client: &Client, context: &RequestContext<RoleServer>) {
+    async fn learn_roots(&self, talk: &Talk, client: &Client, context: &RequestContext<RoleServer>) {
         let has_roots = context.client_capabilities().is_some_and(|capabilities| capabilities.roots.is_some());
         if client.era == Era::Stateless || !has_roots {
             return;
         }
-        let mut known = self.roots.lock().await;
+        let mut known = talk.roots.lock().await;
         if *known == Known::No {
             if let Ok(Ok(said)) = timeout(ROOTS_TIME, context.peer.list_roots()).await {
                 let open = Open::of(said.roots.iter().map(|root| root.uri.as_str()));
-                self.served.front.roots.narrow(&self.session.id, &open, &self.served.mounts);
+                self.served.front.roots.narrow(&talk.session.id, &open, &self.served.mounts);
             }
             *known = Known::Yes;
         }
     }
 
-    /// Waits until no call that came before may still change something. At once where this one only reads.
-    async fn turn(&self, name: &str) -> Option<MutexGuard<'_, ()>> {
-        let only_reads = self.session.catalog.get(name).is_none_or(|tool| tool.effect.only_reads());
-        if only_reads { None } else { Some(self.changes.lock().await) }
+    fn enter(&self, trip: &Trip<'_>) -> Entered {
+        self.served.front.callers.enter(&trip.talk.session.id, &trip.call.id, trip.caller.clone())
     }
 
-    fn enter(&self, trip: &Trip<'_>) -> Entered {
-        self.served.front.callers.enter(&self.session.id, &trip.call.id, trip.caller.clone())
+    async fn call(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let client = Client::of(&context)?;
+        let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
+            .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
+        let talk = self.source.talk(client.era, &context)?;
+        self.learn_roots(&talk, &client, &context).await;
+        let mut trip = self.trip(&talk, (&params.name, arguments), &client, &context);
+        let _turn = tokio::select! {
+            turn = talk.turn(&params.name) => turn,
+            // The host says what becomes of a call that was cancelled.
+            () = context.ct.cancelled() => None,
+        };
+        let reply = match params.request_state.filter(|_| client.era == Era::Stateless) {
+            Some(token) => self.go_on(&mut trip, token, params.input_responses).await,
+            None => self.make(&mut trip).await,
+        };
+        self.said(&trip, reply.map_err(|fatal| broken(&fatal))?).await
     }
 
     /// Makes a call for the first time, or goes on with it where its client came again.
     async fn make(&self, trip: &mut Trip<'_>) -> Result<Reply, Fatal> {
         let _entered = self.enter(trip);
-        let Trip { call, cancel, teller, caller, .. } = trip;
-        match self.put_off.take(call, SystemTime::now()) {
+        let Trip { call, talk, cancel, teller, caller, .. } = trip;
+        match talk.put_off.take(call, SystemTime::now()) {
             Some(waiting) => {
                 let going_on = async {
                     caller.news.notice(how_to_answer(&waiting.request));
                     self.wait_for_answer(&waiting.request).await;
                     let back = Returned { token: waiting.token, call: call.clone(), answered: None };
-                    self.served.host.resume_call(&self.session, back, cancel).await
+                    self.served.host.resume_call(&talk.session, back, cancel).await
                 };
                 teller.while_waiting(going_on).await
             }
             None => {
                 let listener = Some(Arc::new(caller.news.clone()) as _);
-                teller.while_waiting(self.served.host.call_heard(&self.session, call.clone(), cancel, listener)).await
+                teller.while_waiting(self.served.host.call_heard(&talk.session, call.clone(), cancel, listener)).await
             }
         }
     }
@@ -184,8 +183,8 @@ impl Server {
         let answered =
             said.and_then(|said| serde_json::from_value::<ElicitResult>(said).ok()).map(|said| answer(&said));
         let back = Returned { token, call: trip.call.clone(), answered };
-        let Trip { cancel, teller, .. } = trip;
-        teller.while_waiting(self.served.host.resume_call(&self.session, back, cancel)).await
+        let Trip { talk, cancel, teller, .. } = trip;
+        teller.while_waiting(self.served.host.resume_call(&talk.session, back, cancel)).await
     }
 
     /// Returns when a request is answered, or a client would not wait any longer.
@@ -210,12 +209,12 @@ impl Server {
     /// Reads a file for a resource.
     async fn read(
         &self,
-        path: &str,
-        form: As,
+        talk: &Talk,
+        (path, form): (&str, As),
         client: &Client,
         context: &RequestContext<RoleServer>,
     ) -> Result<Reply, ErrorData> {
-        let mut trip = self.trip("read_file", form.arguments(path), client, context);
+        let mut trip = self.trip(talk, ("read_file", form.arguments(path)), client, context);
         self.make(&mut trip).await.map_err(|fatal| broken(&fatal))
     }
 
@@ -229,11 +228,11 @@ impl Server {
             let questions = BTreeMap::from([(QUESTION.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = result(reply, self.session.dialect, trip.client.form);
+        let mut said = result(reply, trip.talk.session.dialect, trip.client.form);
         let advice = format!("{}; then make the same call again", how_to_answer(&id));
         said.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
-            self.put_off.keep(&trip.call, Waiting { token, request: id, expires: request.expires });
+            trip.talk.put_off.keep(&trip.call, Waiting { token, request: id, expires: request.expires });
         }
         said.into()
     }
@@ -256,7 +255,7 @@ impl Server {
                 trip.teller.log(level, &format!("{name}: {}", reply.text)).await;
             }
         }
-        Ok(result(&reply, self.session.dialect, trip.client.form).into())
+        Ok(result(&reply, trip.talk.session.dialect, trip.client.form).into())
     }
 }
 
@@ -266,21 +265,7 @@ impl ServerHandler for Server {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let client = Client::of(&context)?;
-        let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
-            .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
-        self.learn_roots(&client, &context).await;
-        let mut trip = self.trip(&params.name, arguments, &client, &context);
-        let _turn = tokio::select! {
-            turn = self.turn(&params.name) => turn,
-            // The host says what becomes of a call that was cancelled.
-            () = context.ct.cancelled() => None,
-        };
-        let reply = match params.request_state.filter(|_| client.era == Era::Stateless) {
-            Some(token) => self.go_on(&mut trip, token, params.input_responses).await,
-            None => self.make(&mut trip).await,
-        };
-        self.said(&trip, reply.map_err(|fatal| broken(&fatal))?).await
+        guarded(self.call(params, context)).await
     }
 
     async fn list_tools(
@@ -289,7 +274,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let client = Client::of(&context)?;
-        Ok(ListToolsResult::with_all_items(self.session.catalog.list().map(|each| tool(each, client.form)).collect()))
+        Ok(ListToolsResult::with_all_items(
+            self.source.model().catalog.list().map(|each| tool(each, client.form)).collect(),
+        ))
     }
 
     async fn initialize(
@@ -297,7 +284,7 @@ impl ServerHandler for Server {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        if context.peer.peer_info().is_some() {
+        if self.is_greeted.swap(true, Ordering::Relaxed) {
             return Err(ErrorData::invalid_request("this connection was initialized already", None));
         }
         let mut client = request.clone();
@@ -313,7 +300,10 @@ impl ServerHandler for Server {
     }
 
     async fn on_roots_list_changed(&self, _: NotificationContext<RoleServer>) {
-        *self.roots.lock().await = Known::No;
+        // Only a connection with a session of its own has roots.
+        if let Some(talk) = self.source.own() {
+            *talk.roots.lock().await = Known::No;
+        }
     }
 
     async fn list_resource_templates(
@@ -321,7 +311,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let templates = if resources::are_there(&self.session) { vec![resources::template()] } else { Vec::new() };
+        let templates =
+            if resources::are_there(self.source.model()) { vec![resources::template()] } else { Vec::new() };
         Ok(ListResourceTemplatesResult::with_all_items(templates))
     }
 
@@ -333,15 +324,16 @@ impl ServerHandler for Server {
         let mut client = Client::of(&context)?;
         client.is_asked = false;
         let path = resources::path(&params.uri)?;
-        if !resources::are_there(&self.session) {
+        if !resources::are_there(self.source.model()) {
             return Err(ErrorData::invalid_params("there are no resources in this dialect", None));
         }
-        self.learn_roots(&client, &context).await;
+        let talk = self.source.talk(client.era, &context)?;
+        self.learn_roots(&talk, &client, &context).await;
         let mut form = As::Text;
-        let mut reply = self.read(&path, form, &client, &context).await?;
+        let mut reply = self.read(&talk, (&path, form), &client, &context).await?;
         if reply.error == Some(ErrorKind::NotText) {
             form = As::Bytes;
-            reply = self.read(&path, form, &client, &context).await?;
+            reply = self.read(&talk, (&path, form), &client, &context).await?;
         }
         Ok(resources::result(&params.uri, &reply, form)?.into())
     }
@@ -360,7 +352,7 @@ impl ServerHandler for Server {
 
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
-        let mut info = ServerConfig::new(match resources::are_there(&self.session) {
+        let mut info = ServerConfig::new(match resources::are_there(self.source.model()) {
             true => capabilities.enable_resources().build(),
             false => capabilities.build(),
         });
@@ -381,7 +373,9 @@ fn clipped(name: &str) -> &str {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.served.front.roots.forget(&self.session.id);
+        if let Some(talk) = self.source.own() {
+            self.served.front.roots.forget(&talk.session.id);
+        }
     }
 }
 

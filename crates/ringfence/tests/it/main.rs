@@ -14,6 +14,8 @@ mod mcp;
 mod mcp_approval;
 mod mcp_client;
 mod mcp_files;
+mod mcp_http;
+mod mcp_races;
 mod mcp_traps;
 mod policy;
 mod processes;

@@ -1,0 +1,191 @@
+//! The Model Context Protocol over HTTP, for `ringfence serve`.
+//!
+//! Nobody comes in without a token. A request for another host, or from a page of another origin, is turned away: a
+//! browser could send one on behalf of a page that the user never trusted. A body is bounded, read whole, and checked for
+//! keys that stand twice before the SDK sees it.
+//!
+//! Not here: the sessions of older clients, which the SDK keeps and ends when they are idle.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::response::Response;
+use axum::routing::any;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::keys::{self, Bad};
+use super::server::Server;
+use super::talk::{Guest, Places, Source, Talks, Visitor};
+use super::{ENVELOPE, Front, LAST, Served};
+use crate::tokens::Tokens;
+use crate::wire::Wired;
+
+/// A session of an older client ends when it was idle for so long.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// Sessions and requests at once.
+const MOST: usize = 256;
+
+/// Bodies that are read at once; each can be as long as the arguments of a call.
+const MOST_BODIES: usize = 16;
+
+/// How long a client may take to send one.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// Where and for whom to serve.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    pub address: SocketAddr,
+    /// Pages that may call, beside those of this very server.
+    pub origins: Vec<String>,
+    pub tokens: Tokens,
+}
+
+/// What stands between the network and the server.
+#[derive(Clone)]
+struct Door {
+    service: StreamableHttpService<Server, LocalSessionManager>,
+    tokens: Tokens,
+    bodies: Arc<Semaphore>,
+    longest: usize,
+}
+
+impl Front {
+    /// Serves clients over HTTP until `stop` is told. Says where, once it listens.
+    pub async fn serve_http(
+        &self,
+        wired: &Wired,
+        listening: Listening,
+        stop: CancellationToken,
+        listens: impl FnOnce(SocketAddr),
+    ) -> io::Result<()> {
+        let listener = TcpListener::bind(listening.address).await?;
+        let address = listener.local_addr()?;
+        let router = Router::new().route("/mcp", any(enter)).with_state(self.door(wired, listening, address, &stop));
+        listens(address);
+        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let ended = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST).await;
+        };
+        tokio::select! {
+            served = serving.into_future() => served,
+            // Who holds a connection open does not hold the server up.
+            () = ended => Ok(()),
+        }
+    }
+
+    fn door(&self, wired: &Wired, listening: Listening, address: SocketAddr, stop: &CancellationToken) -> Door {
+        let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE));
+        let longest = longest.unwrap_or(usize::MAX);
+        let names = ["localhost", "127.0.0.1", "[::1]"];
+        let own = names.map(|name| format!("http://{name}:{}", address.port()));
+        let config = StreamableHttpServerConfig::default()
+            .with_cancellation_token(stop.clone())
+            .with_max_request_body_bytes(longest)
+            .with_allowed_hosts(names.map(str::to_owned).into_iter().chain([address.ip().to_string()]))
+            .with_allowed_origins(own.into_iter().chain(listening.origins))
+            .enforce_origin_validation();
+        let (served, model) = (Served::new(self, wired), Arc::clone(&wired.session));
+        let (talks, places) = (Talks::default(), Places::default());
+        let new = move || {
+            let taken = places.take(MOST).ok_or_else(|| io::Error::other("there are too many sessions"))?;
+            let guest = Guest { talks: talks.clone(), model: Arc::clone(&model), taken, own: OnceLock::new() };
+            Ok(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new()))
+        };
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.keep_alive = Some(IDLE);
+        let service = StreamableHttpService::new(new, Arc::new(sessions), config);
+        Door { service, tokens: listening.tokens, bodies: Arc::new(Semaphore::new(MOST_BODIES)), longest }
+    }
+}
+
+async fn enter(State(door): State<Door>, request: Request) -> Response {
+    match door.enter(request).await {
+        Ok(response) => response,
+        Err(turned_away) => turned_away,
+    }
+}
+
+impl Door {
+    async fn enter(&self, request: Request) -> Result<Response, Response> {
+        let visitor = self.know(request.headers()).await?;
+        let (mut parts, body) = request.into_parts();
+        let body = self.read(body).await?;
+        if parts.method == Method::POST {
+            check(&body)?;
+        }
+        parts.extensions.insert(visitor);
+        let answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
+        Ok(answer.map(Body::new))
+    }
+
+    /// Who comes.
+    async fn know(&self, headers: &HeaderMap) -> Result<Visitor, Response> {
+        let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
+        let token =
+            shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, token)) = token else { return Err(stranger("show a token: `Authorization: Bearer …`")) };
+        let (tokens, token) = (self.tokens.clone(), token.trim().to_owned());
+        match spawn_blocking(move || tokens.owner(&token)).await {
+            Ok(Ok(Some(owner))) => Ok(Visitor(owner)),
+            Ok(Ok(None)) => Err(stranger("this token is not known here")),
+            Ok(Err(_)) | Err(_) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, "the tokens cannot be read")),
+        }
+    }
+
+    async fn read(&self, body: Body) -> Result<Bytes, Response> {
+        let reading = async {
+            // The semaphore is never closed, so this only ever waits.
+            let _room = self.bodies.acquire().await.ok();
+            to_bytes(body, self.longest).await
+        };
+        match timeout(BODY_TIME, reading).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(_)) => {
+                let message = format!("a request may have {} bytes", self.longest);
+                Err(said(StatusCode::PAYLOAD_TOO_LARGE, &message))
+            }
+            Err(_) => Err(said(StatusCode::REQUEST_TIMEOUT, "the request did not come in time")),
+        }
+    }
+}
+
+/// Fails where the body is no JSON, or says the same thing twice.
+fn check(body: &[u8]) -> Result<(), Response> {
+    let (code, message) = match keys::check(body) {
+        Ok(()) => return Ok(()),
+        Err(Bad::Syntax) => (-32700, "the body is no JSON".to_owned()),
+        Err(Bad::Twice(said)) => (-32600, said),
+    };
+    let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
+    let mut response = said(StatusCode::BAD_REQUEST, &error.to_string());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Err(response)
+}
+
+fn stranger(message: &str) -> Response {
+    let mut response = said(StatusCode::UNAUTHORIZED, message);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn said(status: StatusCode, message: &str) -> Response {
+    let mut response = Response::new(Body::from(format!("{message}\n")));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,163 @@
+//! One session of a client with the host, and what this front knows about it beside.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use axum::http::request::Parts;
+use ringfence_kernel::{Bits, Principal, Session};
+use rmcp::RoleServer;
+use rmcp::model::ErrorData;
+use rmcp::service::RequestContext;
+use tokio::sync::{Mutex as Line, MutexGuard};
+
+use super::client::Era;
+use super::put_off::PutOff;
+
+/// Whether the client was asked what it has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    No,
+    Yes,
+}
+
+/// A session, and what goes with it.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) session: Arc<Session>,
+    pub(super) put_off: PutOff,
+    /// Whether the session is narrowed to what the client has open.
+    pub(super) roots: Line<Known>,
+    /// Held by a call that may change something.
+    changes: Line<()>,
+    calls: AtomicU64,
+}
+
+impl Talk {
+    pub(super) fn new(session: Arc<Session>) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            put_off: PutOff::default(),
+            roots: Line::new(Known::No),
+            changes: Line::new(()),
+            calls: AtomicU64::new(0),
+        })
+    }
+
+    /// A number for the next call.
+    pub(super) fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Waits until no call that came before may still change something. At once where this one only reads.
+    pub(super) async fn turn(&self, tool: &str) -> Option<MutexGuard<'_, ()>> {
+        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.effect.only_reads());
+        if only_reads { None } else { Some(self.changes.lock().await) }
+    }
+}
+
+/// A session like another one, of somebody else.
+pub(super) fn session_like(model: &Session, id: String, who: &str) -> Arc<Session> {
+    Arc::new(Session {
+        id,
+        principal: Principal::agent(who),
+        dialect: model.dialect,
+        agent: model.agent.clone(),
+        limits: model.limits.clone(),
+        catalog: model.catalog.clone(),
+        bits: Bits::default(),
+    })
+}
+
+/// Somebody who came with a token, as the door let them in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Visitor(pub(super) Arc<str>);
+
+/// The talks of visitors whose protocol has no sessions: one each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Talks(Arc<Mutex<HashMap<Visitor, Arc<Talk>>>>);
+
+impl Talks {
+    /// The talk of a visitor. There are as many as there are tokens.
+    pub(super) fn of(&self, visitor: &Visitor, model: &Session) -> Arc<Talk> {
+        let mut talks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Talk::new(session_like(model, format!("http-{}", visitor.0), &visitor.0));
+        Arc::clone(talks.entry(visitor.clone()).or_insert_with(new))
+    }
+}
+
+/// How many sessions with a handshake there are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places(Arc<()>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Taken(#[expect(dead_code, reason = "it only has to be there")] Arc<()>);
+
+impl Places {
+    /// One more, if there are fewer than so many.
+    pub(super) fn take(&self, most: usize) -> Option<Taken> {
+        // One is our own.
+        (Arc::strong_count(&self.0) <= most).then(|| Taken(Arc::clone(&self.0)))
+    }
+}
+
+/// Where a connection has its talk from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// There is one client, and it is known.
+    Given(Arc<Talk>),
+    /// Whoever the door lets in.
+    Door(Box<Guest>),
+}
+
+/// A connection through the door.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) talks: Talks,
+    /// What sessions are like.
+    pub(super) model: Arc<Session>,
+    #[expect(dead_code, reason = "it is given back with the connection")]
+    pub(super) taken: Taken,
+    /// Whose connection it is, where it has a session of its own.
+    pub(super) own: OnceLock<(Visitor, Arc<Talk>)>,
+}
+
+impl Source {
+    /// The talk that a request belongs to.
+    pub(super) fn talk(&self, era: Era, context: &RequestContext<RoleServer>) -> Result<Arc<Talk>, ErrorData> {
+        let guest = match self {
+            Self::Given(talk) => return Ok(Arc::clone(talk)),
+            Self::Door(guest) => guest,
+        };
+        let visitor = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Visitor>());
+        let visitor = visitor.ok_or_else(|| ErrorData::internal_error("nobody was let in", None))?;
+        if era == Era::Stateless {
+            return Ok(guest.talks.of(visitor, &guest.model));
+        }
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
+        let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
+        let new = || (visitor.clone(), Talk::new(session_like(&guest.model, id, &visitor.0)));
+        match guest.own.get_or_init(new) {
+            (owner, talk) if owner == visitor => Ok(Arc::clone(talk)),
+            _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
+        }
+    }
+
+    /// What sessions here are like.
+    pub(super) fn model(&self) -> &Session {
+        match self {
+            Self::Given(talk) => &talk.session,
+            Self::Door(guest) => &guest.model,
+        }
+    }
+
+    /// The talk that ends with this connection, if one does.
+    pub(super) fn own(&self) -> Option<&Talk> {
+        match self {
+            Self::Given(talk) => Some(talk),
+            Self::Door(guest) => guest.own.get().map(|(_, talk)| talk.as_ref()),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `ringfence serve`: who is let in, and that the same holds inside as elsewhere.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
+use crate::site::Site;
+
+/// A server process, and a token for it.
+struct Served {
+    child: Child,
+    address: String,
+    token: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    /// The JSON-RPC message with an answer in it, from plain JSON or from a stream of events.
+    fn message(&self) -> Value {
+        let events = self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+        let found = events.chain([self.body.trim()]).filter_map(|text| serde_json::from_str::<Value>(text).ok());
+        let is_answer = |message: &Value| message.get("result").is_some() || message.get("error").is_some();
+        found.into_iter().find(is_answer).unwrap_or_else(|| panic!("no answer: {self:?}"))
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        let named = |line: &&str| line.to_ascii_lowercase().starts_with(&format!("{name}:"));
+        Some(self.head.lines().find(named)?.split_once(':')?.1.trim())
+    }
+}
+
+impl Served {
+    fn start(site: &Site, arguments: &[&str]) -> Self {
+        let token = new_token(site, "agent");
+        let mut command = site.command(&[&["serve", "--address", "127.0.0.1:0"], arguments].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split("http://").nth(1).unwrap().split("/mcp").next().unwrap().to_owned();
+        Self { child, address, token }
+    }
+
+    fn send(&self, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut head = "POST /mcp HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
+                        Accept: application/json, text/event-stream\r\n"
+            .to_owned();
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head += &format!("Host: {}\r\n", self.address);
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += &format!("Content-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        // A server that has seen enough does not read the rest.
+        let _ = stream.write_all(body);
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let all = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, rest) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        Answer { status, head: head.to_owned(), body: if chunked { joined(rest) } else { rest.to_owned() } }
+    }
+
+    /// A request of a stateless client.
+    fn ask(&self, token: &str, method: &str, mut params: Value) -> Answer {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": STATELESS,
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+        });
+        let name = params["name"].as_str().unwrap_or("-").to_owned();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let bearer = format!("Bearer {token}");
+        let mut headers =
+            vec![("Authorization", bearer.as_str()), ("MCP-Protocol-Version", STATELESS), ("Mcp-Method", method)];
+        if name != "-" {
+            headers.push(("Mcp-Name", &name));
+        }
+        self.send(&headers, body.as_bytes())
+    }
+
+    fn call(&self, name: &str, arguments: Value) -> Value {
+        let answer = self.ask(&self.token, "tools/call", json!({"name": name, "arguments": arguments}));
+        answer.message()["result"].clone()
+    }
+}
+
+/// The body without the marks of its pieces.
+fn joined(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((length, rest)) = chunks.split_once("\r\n") {
+        let length = usize::from_str_radix(length.trim(), 16).unwrap_or(0);
+        if length == 0 {
+            break;
+        }
+        body += &rest[..length];
+        chunks = rest[length..].trim_start_matches("\r\n");
+    }
+    body
+}
+
+fn new_token(site: &Site, name: &str) -> String {
+    let said = site.run(&["token", "new", name]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    said.out.trim().to_owned()
+}
+
+fn ping() -> Vec<u8> {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": LAST_HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
+    }})
+    .to_string()
+    .into_bytes()
+}
+
+#[test]
+fn nobody_comes_in_without_a_token() {
+    let site = Site::new();
+    let said = site.run(&["serve", "--address", "127.0.0.1:0"]);
+    assert!(said.code == Some(2) && said.err.contains("ringfence token new"), "{said:?}");
+    let served = Served::start(&site, &[]);
+    let good = format!("Bearer {}", served.token);
+    assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 200);
+    for bad in ["", "Bearer", "Bearer ", "Bearer rft_0000", &format!("Basic {}", served.token), &format!("{good}0")] {
+        let answer = served.send(&[("Authorization", bad)], &ping());
+        assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Bearer")), "{bad}: {answer:?}");
+    }
+    assert_eq!(served.send(&[], &ping()).status, 401);
+    assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
+    assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 401, "a token that was taken back");
+}
+
+#[test]
+fn another_host_or_page_is_turned_away() {
+    let served_by = Site::new();
+    let served = Served::start(&served_by, &["--origin", "http://localhost:6274"]);
+    let good = format!("Bearer {}", served.token);
+    let port = served.address.rsplit(':').next().unwrap();
+    let cases = [
+        ("Host", "evil.example".to_owned(), 403),
+        ("Host", format!("localhost.evil.example:{port}"), 403),
+        ("Host", format!("localhost:{port}"), 200),
+        ("Origin", "http://evil.example".to_owned(), 403),
+        ("Origin", "null".to_owned(), 403),
+        ("Origin", "http://localhost:1".to_owned(), 403),
+        ("Origin", format!("http://127.0.0.1:{port}"), 200),
+        ("Origin", "http://localhost:6274".to_owned(), 200),
+    ];
+    for (name, value, status) in cases {
+        let answer = served.send(&[("Authorization", &good), (name, &value)], &ping());
+        assert_eq!(answer.status, status, "{name}: {value}: {answer:?}");
+    }
+}
+
+#[test]
+fn bodies_are_bounded_and_say_everything_once() {
+    let site = Site::new();
+    let served = Served::start(&site, &[]);
+    let good = format!("Bearer {}", served.token);
+    let twice = served.send(&[("Authorization", &good)], br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
+    assert_eq!((twice.status, &twice.message()["error"]["code"]), (400, &json!(-32600)), "{twice:?}");
+    let nonsense = served.send(&[("Authorization", &good)], b"{");
+    assert_eq!((nonsense.status, &nonsense.message()["error"]["code"]), (400, &json!(-32700)));
+    let huge = vec![b' '; 34 << 20];
+    let answer = served.send(&[("Authorization", &good)], &huge);
+    // Who is refused while still sending may not hear it.
+    assert!([413, 0].contains(&answer.status), "{answer:?}");
+    assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 200);
+}
+
+#[test]
+fn a_stateless_client_calls_and_is_asked() {
+    let site = Site::new();
+    site.write("a", "old\n");
+    let served = Served::start(&site, &["--preset", "ask"]);
+    assert_eq!(served.call("read_file", json!({"path": "a"}))["structuredContent"]["content"], "old\n");
+    let asked = served.call("write_file", json!({"path": "a", "content": "new\n"}));
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let yes = json!({"approval": {"action": "accept", "content": {"approve": true}}});
+    let params = json!({
+        "name": "write_file", "arguments": {"path": "a", "content": "new\n"},
+        "inputResponses": yes, "requestState": asked["requestState"],
+    });
+    // The state is for who got it.
+    let other = new_token(&site, "other");
+    let stranger = served.ask(&other, "tools/call", params.clone()).message()["result"].clone();
+    assert_eq!((&stranger["isError"], site.read("a").as_str()), (&json!(true), "old\n"), "{stranger}");
+    let done = served.ask(&served.token, "tools/call", params).message()["result"].clone();
+    assert_eq!((&done["isError"], site.read("a").as_str()), (&json!(false), "new\n"), "{done}");
+    let audit = site.run(&["audit", "show", "--json"]).out;
+    assert!(audit.contains("user of the MCP client"), "{audit:.3000}");
+}
+
+#[test]
+fn a_session_is_for_the_token_that_opened_it() {
+    let site = Site::new();
+    site.write("a", "one\n");
+    let served = Served::start(&site, &[]);
+    let other = new_token(&site, "other");
+    let good = format!("Bearer {}", served.token);
+    let hello = served.send(&[("Authorization", &good)], &ping());
+    let session = hello.header("mcp-session-id").unwrap().to_owned();
+    let read = |token: &str, session: &str| {
+        let params = json!({"name": "read_file", "arguments": {"path": "a"}});
+        let body = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string();
+        let bearer = format!("Bearer {token}");
+        let headers =
+            [("Authorization", bearer.as_str()), ("Mcp-Session-Id", session), ("MCP-Protocol-Version", LAST_HANDSHAKE)];
+        served.send(&headers, body.as_bytes())
+    };
+    let first = read(&served.token, &session).message();
+    assert!(text(&first["result"]).contains("one"), "{first}");
+    assert_eq!(read(&other, &session).message()["error"]["code"], -32600);
+    assert_eq!(read(&served.token, "11111111-1111-4111-8111-111111111111").status, 404);
+}

@@ -1,0 +1,118 @@
+//! What several clients do at once, and what happens behind a client's back.
+
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::Mcp;
+use crate::site::Site;
+
+/// How long a race goes on: longer with `cargo xtask test --full`.
+fn race_time() -> Duration {
+    Duration::from_secs(if std::env::var_os("RINGFENCE_FULL").is_some() { 20 } else { 1 })
+}
+
+#[test]
+fn eight_clients_that_edit_one_file_lose_nothing() {
+    const CLIENTS: usize = 8;
+    const EDITS: usize = 12;
+    let site = Arc::new(Site::in_memory());
+    let lines: String = (0..CLIENTS * EDITS).map(|number| format!("line {number} old\n")).collect();
+    site.write("shared", lines);
+    let start = Arc::new(Barrier::new(CLIENTS));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (site, start) = (Arc::clone(&site), Arc::clone(&start));
+            std::thread::spawn(move || {
+                let mut server = Mcp::with_handshake(&site, &["--preset", "edits"], json!({}));
+                start.wait();
+                let edit = |number: usize| {
+                    json!({"path": "shared", "oldText": format!("line {number} old\n"), "newText": format!("line {number} new\n")})
+                };
+                let mine = (client * EDITS)..((client + 1) * EDITS);
+                let acknowledged: Vec<usize> =
+                    mine.filter(|number| server.call("edit_file", edit(*number))["isError"] == false).collect();
+                acknowledged
+            })
+        })
+        .collect();
+    let acknowledged: Vec<usize> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+    let text = site.read("shared");
+    assert_eq!(acknowledged.len(), CLIENTS * EDITS, "none of them was in another's way");
+    for number in acknowledged {
+        assert!(text.contains(&format!("line {number} new\n")), "{number} was acknowledged and is lost");
+    }
+    assert_eq!(text.lines().count(), CLIENTS * EDITS);
+    assert!(site.leftovers().is_empty());
+}
+
+/// A directory that is a link out of the workspace half of the time.
+struct Swapped {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Swapped {
+    fn start(site: &Site) -> Self {
+        let (inside, link, name) = (site.workspace.join("real"), site.workspace.join("link"), site.workspace.join("d"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(inside.join("secret"), "inside\n").unwrap();
+        symlink(&site.outside, &link).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                // Whatever is in the way of one step, the next ones go on.
+                let _ = std::fs::rename(&inside, &name);
+                let _ = std::fs::rename(&name, &inside);
+                let _ = std::fs::rename(&link, &name);
+                let _ = std::fs::rename(&name, &link);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Swapped {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_swapped_in_leads_nobody_out() {
+    let tools: [(&str, Value); 7] = [
+        ("read_file", json!({"path": "d/secret"})),
+        ("list_directory", json!({"path": "d"})),
+        ("search_files", json!({"path": ".", "pattern": "SECRET"})),
+        ("write_file", json!({"path": "d/new", "content": "x"})),
+        ("edit_file", json!({"path": "d/secret", "oldText": "SECRET", "newText": "taken"})),
+        ("append_file", json!({"path": "d/secret", "content": "x"})),
+        ("copy_file", json!({"from": "d/secret", "to": "copy", "overwrite": true})),
+    ];
+    for (tool, arguments) in tools {
+        let site = Site::in_memory();
+        let mut client = Mcp::with_handshake(&site, &["--preset", "edits"], json!({}));
+        let swapped = Swapped::start(&site);
+        let (started, mut calls) = (Instant::now(), 0);
+        while started.elapsed() < race_time() {
+            let result = client.call(tool, arguments.clone());
+            assert!(!result.to_string().contains("SECRET\\n"), "{tool} led out after {calls} calls: {result}");
+            calls += 1;
+        }
+        drop(swapped);
+        let outside: Vec<_> =
+            std::fs::read_dir(&site.outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(outside, ["secret"], "{tool}");
+        assert_eq!(std::fs::read_to_string(site.outside.join("secret")).unwrap(), "SECRET\n", "{tool}");
+        let copied = std::fs::read_to_string(site.workspace.join("copy")).unwrap_or_default();
+        assert!(!copied.contains("SECRET"), "{tool}");
+        assert!(calls > 10, "{tool} was called {calls} times only");
+    }
+}
