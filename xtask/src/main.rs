@@ -1,21 +1,25 @@
-//! The commands of this repository: `cargo xtask test`, `cargo xtask bench` and `cargo xtask mutants`.
+//! The commands of this repository: `cargo xtask test`, `bench`, `mutants` and `mcp-clients`.
 //!
-//! They install nothing that cargo does not.
+//! They install nothing that cargo does not, but for the clients of the last one, which go below `target`.
 
 mod bench_search;
+mod mcp_clients;
 mod mutants;
 #[cfg(test)]
 mod tidy;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants
+const USAGE: &str =
+    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants | mcp-clients
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench search our search and ripgrep's on the same tree
+  mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed";
 
 fn main() -> ExitCode {
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
         }
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
+        ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", ref parts @ ..] => {
@@ -45,6 +50,11 @@ fn test(settings: &[(&str, &str)]) -> bool {
     run(&["fmt", "--all", "--check"], &[])
         && run(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
         && run(&["test", "--workspace", "--locked"], settings)
+}
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
 /// Runs cargo; false if it failed.

@@ -126,8 +126,10 @@ impl Door {
         let visitor = self.know(request.headers()).await?;
         let (mut parts, body) = request.into_parts();
         let body = self.read(body).await?;
-        if parts.method == Method::POST {
-            check(&body)?;
+        if parts.method == Method::POST
+            && let Some(refusal) = refusal(&body)
+        {
+            return Err(refusal);
         }
         parts.extensions.insert(visitor);
         let answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
@@ -165,17 +167,17 @@ impl Door {
     }
 }
 
-/// Fails where the body is no JSON, or says the same thing twice.
-fn check(body: &[u8]) -> Result<(), Response> {
+/// What is said to a body that is no JSON, or says the same thing twice.
+fn refusal(body: &[u8]) -> Option<Response> {
     let (code, message) = match keys::check(body) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return None,
         Err(Bad::Syntax) => (-32700, "the body is no JSON".to_owned()),
         Err(Bad::Twice(said)) => (-32600, said),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
     let mut response = said(StatusCode::BAD_REQUEST, &error.to_string());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Err(response)
+    Some(response)
 }
 
 fn stranger(message: &str) -> Response {

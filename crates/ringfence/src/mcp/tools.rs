@@ -48,7 +48,30 @@ fn annotations(definition: &Definition) -> ToolAnnotations {
 }
 
 fn object(schema: &Value) -> Arc<JsonObject> {
+    let mut schema = schema.clone();
+    drop_widths(&mut schema);
     Arc::new(schema.as_object().cloned().unwrap_or_default())
+}
+
+/// Takes out how many bits a number has, such as `"format": "uint64"`: no standard has such formats, and clients that
+/// check schemas complain about each.
+fn drop_widths(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let is_number = |kind: &Value| kind == "integer" || kind == "number";
+            let numeric = match fields.get("type") {
+                Some(Value::Array(kinds)) => kinds.iter().any(is_number),
+                Some(kind) => is_number(kind),
+                None => false,
+            };
+            if numeric {
+                fields.remove("format");
+            }
+            fields.values_mut().for_each(drop_widths);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_widths),
+        _ => {}
+    }
 }
 
 /// What a call comes to.

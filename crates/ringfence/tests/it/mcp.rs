@@ -54,6 +54,7 @@ fn every_tool_of_the_dialect_is_listed_with_schemas_and_hints() {
             assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
             assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
             assert!(tool["description"].as_str().is_some_and(|text| !text.is_empty()), "{tool}");
+            assert!(!tool.to_string().contains("uint64"), "not a format that clients know: {tool}");
         }
     }
 }

@@ -1,0 +1,78 @@
+//! `cargo xtask mcp-clients`: real clients against our server, the official Python SDK and the Inspector.
+//!
+//! They are fetched into `target/tmp/mcp-clients` on the first run, which needs the network, `python3` and `npm`. What
+//! cannot be fetched is said, and counts as a failure: nothing was shown then.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{root, say};
+
+const PYTHON_SDK: &str = "mcp==2.3.0";
+const INSPECTOR: &str = "@modelcontextprotocol/inspector@0.15.0";
+
+/// False if a client failed, or could not be had.
+pub(crate) fn run() -> bool {
+    let place = root().join("target/tmp/mcp-clients");
+    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let program = root().join("target/debug/ringfence");
+    let python = with_python(&place, &program);
+    let inspector = with_inspector(&place, &program);
+    python && inspector
+}
+
+fn with_python(place: &Path, program: &Path) -> bool {
+    let python = place.join("venv/bin/python");
+    if !python.exists() {
+        let venv = place.join("venv");
+        if !done(Command::new("python3").arg("-m").arg("venv").arg(&venv)) {
+            say("the Python SDK was not tried: `python3 -m venv` is needed");
+            return false;
+        }
+    }
+    if !done(Command::new(&python).args(["-m", "pip", "install", "--quiet", PYTHON_SDK])) {
+        say("the Python SDK was not tried: `pip install mcp` needs the network once");
+        return false;
+    }
+    let Some(directory) = fresh(place, "python") else { return false };
+    done(Command::new(&python).arg(root().join("xtask/clients/python_sdk.py")).arg(program).arg(directory))
+}
+
+fn with_inspector(place: &Path, program: &Path) -> bool {
+    if !done(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).arg(INSPECTOR)) {
+        say("the Inspector was not tried: `npm` and once the network are needed");
+        return false;
+    }
+    let Some(directory) = fresh(place, "inspector") else { return false };
+    let workspace = directory.join("workspace");
+    if std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(workspace.join("a.txt"), "one")).is_err() {
+        return false;
+    }
+    let cases: [(&[&str], &str); 3] = [
+        (&["--method", "tools/list"], "\"readOnlyHint\": true"),
+        (&["--method", "tools/call", "--tool-name", "read_file", "--tool-arg", "path=a.txt"], "\"content\": \"one\""),
+        (&["--method", "resources/templates/list"], "ringfence:///{+path}"),
+    ];
+    cases.iter().all(|(arguments, expected)| {
+        let mut command = Command::new(place.join("node_modules/.bin/mcp-inspector"));
+        command.arg("--cli").arg(program).args(["mcp", "--workspace"]).arg(&workspace).args(*arguments);
+        command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
+        let said = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let fine = said.as_ref().is_ok_and(|said| said.contains(expected));
+        let word = if fine { "ok" } else { "failed" };
+        say(&format!("{word}: inspector {}", arguments.join(" ")));
+        fine
+    })
+}
+
+/// An empty directory for one run.
+fn fresh(place: &Path, name: &str) -> Option<PathBuf> {
+    let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).ok().map(|()| directory)
+}
+
+fn done(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
