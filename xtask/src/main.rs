@@ -1,8 +1,10 @@
-//! The commands of this repository: `cargo xtask test`, `bench`, `mutants` and `mcp-clients`.
+//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `mcp-clients` and
+//! `conformance`.
 //!
-//! They install nothing that cargo does not, but for the clients of the last one, which go below `target`.
+//! They install nothing that cargo does not, but for what the last two need, which goes below `target`.
 
 mod bench_search;
+mod conformance;
 mod mcp_clients;
 mod mutants;
 #[cfg(test)]
@@ -12,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str =
-    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants | mcp-clients
+    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants | mcp-clients | conformance
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench search our search and ripgrep's on the same tree
+  conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed";
 
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         }
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
+        ["conformance"] => conformance::run(),
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),

@@ -55,10 +55,25 @@ pub struct Listening {
     pub tokens: Tokens,
 }
 
+#[cfg(not(feature = "conformance"))]
+type Inside = Server;
+#[cfg(feature = "conformance")]
+type Inside = super::fixtures::Overlay;
+
+#[cfg(not(feature = "conformance"))]
+fn inside(server: Server) -> Inside {
+    server
+}
+
+#[cfg(feature = "conformance")]
+fn inside(server: Server) -> Inside {
+    super::fixtures::Overlay(server)
+}
+
 /// What stands between the network and the server.
 #[derive(Clone)]
 struct Door {
-    service: StreamableHttpService<Server, LocalSessionManager>,
+    service: StreamableHttpService<Inside, LocalSessionManager>,
     tokens: Tokens,
     bodies: Arc<Semaphore>,
     longest: usize,
@@ -105,7 +120,7 @@ impl Front {
         let new = move || {
             let taken = places.take(MOST).ok_or_else(|| io::Error::other("there are too many sessions"))?;
             let guest = Guest { talks: talks.clone(), model: Arc::clone(&model), taken, own: OnceLock::new() };
-            Ok(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new()))
+            Ok(inside(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new())))
         };
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(IDLE);

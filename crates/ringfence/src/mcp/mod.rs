@@ -8,6 +8,8 @@
 mod approve;
 mod callers;
 mod client;
+#[cfg(feature = "conformance")]
+mod fixtures;
 mod guarded;
 mod http;
 mod in_flight;

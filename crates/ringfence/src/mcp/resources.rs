@@ -30,7 +30,7 @@ pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
     let path = uri.strip_prefix(PREFIX).and_then(unescaped).filter(|path| !path.is_empty());
     path.ok_or_else(|| {
         let message = format!("resources here are called `{PREFIX}` and a path in the workspace");
-        ErrorData::invalid_params(message, None)
+        ErrorData::invalid_params(message, Some(json!({"uri": uri})))
     })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn result(uri: &str, reply: &Reply, form: As) -> Result<ReadResourceR
         value: Value,
     }
     if let Some(kind) = reply.error {
-        return Err(refusal(kind, &reply.text));
+        return Err(refusal(kind, &reply.text, uri));
     }
     let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
     let Envelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
@@ -75,7 +75,7 @@ pub(super) fn result(uri: &str, reply: &Reply, form: As) -> Result<ReadResourceR
     Ok(ReadResourceResult::new(vec![contents]))
 }
 
-fn refusal(kind: ErrorKind, reply: &str) -> ErrorData {
+fn refusal(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
     #[derive(Deserialize)]
     struct Envelope {
         error: Said,
@@ -90,7 +90,7 @@ fn refusal(kind: ErrorKind, reply: &str) -> ErrorData {
         ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,
         _ => ErrorCode::INVALID_PARAMS,
     };
-    ErrorData::new(code, message, None)
+    ErrorData::new(code, message, Some(json!({"uri": uri})))
 }
 
 /// Text of a URI without its escapes. Nothing where they make no text.

@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{ApprovalRequest, ErrorKind, Fatal, Principal, Reply, Returned, ToolCall};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ContentBlock, CustomRequest, CustomResult, ElicitRequest, ElicitResult,
-    ErrorCode, ErrorData, Implementation, InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult,
-    InputResponses, ListResourceTemplatesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
-    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
-    SetLevelRequestParams,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest,
+    CustomResult, ElicitRequest, ElicitResult, ErrorCode, ErrorData, Implementation, InitializeRequestParams,
+    InitializeResult, InputRequest, InputRequiredResult, InputResponses, ListPromptsResult,
+    ListResourceTemplatesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -50,20 +50,11 @@ const ROOTS_TIME: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Methods that the SDK knows. One of them reaches `on_custom_request` only with params that it cannot read.
-const METHODS: [&str; 12] = [
-    "initialize",
-    "server/discover",
-    "ping",
-    "tools/list",
-    "tools/call",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-    "prompts/list",
-    "prompts/get",
-    "logging/setLevel",
-    "completion/complete",
-];
+const METHODS: [&str; 6] =
+    ["server/discover", "tools/list", "tools/call", "resources/list", "resources/templates/list", "resources/read"];
+
+/// Those that the newest revision has no more.
+const OLDER_METHODS: [&str; 3] = ["initialize", "ping", "logging/setLevel"];
 
 /// One session of a client with the host.
 #[derive(Debug)]
@@ -294,7 +285,14 @@ impl ServerHandler for Server {
         Ok(said)
     }
 
-    async fn set_level(&self, request: SetLevelRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if Client::of(&context)?.era == Era::Stateless {
+            return Err(no_method("logging/setLevel"));
+        }
         *self.level.lock().unwrap_or_else(PoisonError::into_inner) = request.level;
         Ok(())
     }
@@ -341,13 +339,30 @@ impl ServerHandler for Server {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        let method = clipped(&request.method);
-        if METHODS.contains(&request.method.as_str()) {
+        let method = request.method.as_str();
+        let is_stateless = Client::of(&context).is_ok_and(|client| client.era == Era::Stateless);
+        if METHODS.contains(&method) || (!is_stateless && OLDER_METHODS.contains(&method)) {
             return Err(ErrorData::invalid_params(format!("`{method}` does not take these params"), None));
         }
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method `{method}` here"), None))
+        Err(no_method(method))
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(no_method("prompts/list"))
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(no_method("completion/complete"))
     }
 
     fn get_info(&self) -> ServerConfig {
@@ -364,6 +379,12 @@ impl ServerHandler for Server {
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
     }
+}
+
+/// There is no such method, or the client's revision has it no more.
+fn no_method(method: &str) -> ErrorData {
+    let message = format!("there is no method `{}` here", clipped(method));
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
 }
 
 /// Names that a client made up are quoted in part.
