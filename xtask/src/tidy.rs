@@ -83,7 +83,7 @@ fn regular_files_are_opened_in_one_file() {
 
 #[test]
 fn tickets_are_made_on_the_road_and_nowhere_else() {
-    assert_eq!(files_with("crates", &["Ticket::new("]), ["crates/ringfence-kernel/src/host.rs"]);
+    assert_eq!(files_with("crates", &["Ticket::new("]), ["crates/ringfence-kernel/src/trip.rs"]);
 }
 
 #[test]

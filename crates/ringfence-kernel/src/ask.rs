@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::gate::{Answer, Asker};
 use crate::grants::rule_line;
-use crate::host::{Parts, Trip, hold_grants};
 use crate::seal::Sealed;
+use crate::trip::{Trip, hold_grants};
 use crate::turn::Said;
 use crate::{
-    Abandon, Answered, Approval, ApprovalRequest, ErrorKind, Fatal, GRANT_TIME, Grant, Host, Preview, Put, RuleText,
-    Session, Store, StoreLost, ToolError, Verdict, Word, id,
+    Abandon, Answered, Approval, ApprovalRequest, ErrorKind, Fatal, GRANT_TIME, Grant, Host, Parts, Preview, Put,
+    RuleText, Session, Store, StoreLost, ToolError, Verdict, Word, id,
 };
 
 /// How often the store is looked at for an answer from elsewhere.

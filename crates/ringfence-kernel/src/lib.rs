@@ -35,6 +35,7 @@ mod signal;
 mod store;
 mod suggest;
 mod tool;
+mod trip;
 mod turn;
 mod visible;
 mod workspace;

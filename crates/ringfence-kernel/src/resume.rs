@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::ask::not_yet;
 use crate::gate::Asker;
 use crate::grants::rule_line;
-use crate::host::{Asked, Leg, moved};
 use crate::seal::Sealed;
+use crate::trip::{Asked, Leg, moved};
 use crate::turn::Said;
 use crate::{
     Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Reply, Session, Store,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::face::Offer;
-use crate::host::{Leg, Trip};
+use crate::trip::{Leg, Trip};
 use crate::{Abandon, Assurance, ErrorKind, Fatal, Host, Session, ToolError};
 
 /// The lines of all sessions that have one.

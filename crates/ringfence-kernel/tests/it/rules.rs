@@ -252,13 +252,13 @@ fn a_workspace_that_is_trusted_loosens_what_the_preset_asks_and_no_more() {
 }
 
 #[test]
-fn a_preset_allows_what_is_done_to_files_and_nothing_that_comes_later() {
+fn a_preset_allows_what_is_done_to_files_and_in_jails_and_nothing_that_comes_later() {
     for preset in Preset::ALL {
         let rules = Rules::of(preset);
         let allowing = |rule: &&Rule| rule.decision() == Allow;
         let allowed: Vec<String> =
             rules.layers().flat_map(|(_, rules)| rules).filter(allowing).map(ToString::to_string).collect();
-        assert_eq!(allowed, [r#"{ name = "preset", decision = "allow", effect = ["look", "change"] }"#]);
+        assert_eq!(allowed, [r#"{ name = "preset", decision = "allow", effect = ["look", "change", "run"] }"#]);
     }
 }
 

@@ -1,0 +1,492 @@
+//! One call on its way: planned, policed, shown, recorded, run.
+//!
+//! All of it happens on one thread, the caller's own or a worker. What takes a person is handed back (`Leg::Asked`).
+//!
+//! Not here: waiting for that thread, and asking (`host.rs`).
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::ask::Shown;
+use crate::dialect::Notes;
+use crate::face::{Offer, Planned, Ran};
+use crate::gate::explained;
+use crate::record::Moment;
+use crate::tool::Road;
+use crate::{
+    Abandon, Approval, AuditLost, Bit, BitSet, Context, Decision, ErrorKind, Fatal, Grant, Listener, Origin, Pace,
+    Parts, Preview, Progress, Question, Record, Reply, Session, Signal, StoreLost, Ticket, ToolCall, ToolError, Touch,
+    Verb, Verdict, id,
+};
+
+/// How far a piece of work got.
+pub(crate) enum Leg {
+    Done(Reply),
+    Asked(Box<Asked>),
+}
+
+/// A plan that waits for a person.
+pub(crate) struct Asked {
+    pub(crate) planned: Box<dyn Planned>,
+    pub(crate) touches: Vec<Touch>,
+    /// What the session had been through then.
+    pub(crate) bits: BitSet,
+    pub(crate) shown: Shown,
+    /// The call has run already, and this is what it left to decide about.
+    pub(crate) is_rest: bool,
+}
+
+/// One call on its way.
+#[derive(Debug)]
+pub(crate) struct Trip {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) directories: Arc<BTreeMap<String, String>>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) call: ToolCall,
+    pub(crate) started: Instant,
+    /// How long a piece of work for it may take.
+    pub(crate) time: Duration,
+    pub(crate) stops_itself: bool,
+    pub(crate) origin: Origin,
+    /// What a person said yes to when they changed the arguments.
+    pub(crate) covered: Option<Covered>,
+    pub(crate) notes: Notes,
+    pub(crate) listener: Option<Arc<dyn Listener>>,
+}
+
+/// What somebody saw when they said yes.
+#[derive(Debug)]
+pub(crate) struct Covered {
+    pub(crate) touches: Vec<Touch>,
+    pub(crate) bits: BitSet,
+    pub(crate) fingerprint: String,
+    pub(crate) approval: Approval,
+}
+
+impl Covered {
+    /// Fails where the same target is no longer what a person saw when they said yes.
+    fn check_unmoved(&self, touches: &[Touch], planned: &mut dyn Planned, cx: &Context<'_>) -> Result<(), ToolError> {
+        if self.touches == touches && planned.preview(cx)?.fingerprint() != self.fingerprint {
+            return Err(moved());
+        }
+        Ok(())
+    }
+}
+
+impl Trip {
+    /// The same call with the arguments that a person put in.
+    pub(crate) fn changed(&self, arguments: String, covered: Covered) -> Self {
+        Self {
+            parts: Arc::clone(&self.parts),
+            directories: Arc::clone(&self.directories),
+            session: Arc::clone(&self.session),
+            call: ToolCall { arguments, ..self.call.clone() },
+            started: self.started,
+            time: self.time,
+            stops_itself: self.stops_itself,
+            origin: self.origin.clone(),
+            covered: Some(covered),
+            notes: Notes { modified: true },
+            listener: self.listener.clone(),
+        }
+    }
+
+    /// Tries the call on the caller's own thread. `None` when it would have had to wait.
+    pub(crate) fn go_quickly(&self, offer: &dyn Offer) -> Result<Option<Leg>, Fatal> {
+        let signal = Signal::new();
+        let cx = Context::new(&self.session.limits, Pace::Quick, &signal).on_road(self).made_by(&self.origin);
+        let leg = guarded(self, &signal, || self.travel(offer, &cx))?;
+        Ok(if cx.stalled() { None } else { leg })
+    }
+
+    pub(crate) fn go(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        self.travel(
+            offer,
+            &Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin),
+        )
+    }
+
+    pub(crate) fn run_approved(
+        &self,
+        asked: Box<Asked>,
+        approval: &Approval,
+        signal: &Signal,
+    ) -> Result<Option<Leg>, Fatal> {
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
+        let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest);
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || *verdict == seen;
+        let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), is_rest, &cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Deny => denial(&verdict),
+            // Other calls went on while somebody was asked: this is no longer what they were told.
+            Decision::Ask if verdict != seen => moved(),
+            _ => {
+                let permission = Permission { verdict: &verdict, approval: Some(approval) };
+                return self.run(asked.planned, &asked.touches, permission, &cx);
+            }
+        };
+        match is_rest {
+            true => self.leave_on_worker(asked.planned, &asked.touches, refused, &cx),
+            false => self.settle(&asked.touches, &refused, &cx),
+        }
+    }
+
+    /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
+    fn travel(&self, offer: &dyn Offer, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
+            Ok(plan) => plan,
+            Err(_) if cx.stalled() => return Ok(None),
+            Err(error) => return self.settle(&[], &error, cx),
+        };
+        let covered = self.covers(&touches);
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, cx, |verdict| match verdict.decision {
+            Decision::Allow => true,
+            Decision::Ask => covered.is_some(),
+            Decision::Deny => false,
+        })?;
+        match (verdict.decision, covered) {
+            (Decision::Allow, _) => self.run(planned, &touches, Permission { verdict: &verdict, approval: None }, cx),
+            (Decision::Ask, Some(covered)) => match covered.check_unmoved(&touches, planned.as_mut(), cx) {
+                Ok(()) => {
+                    let approval = Some(&covered.approval);
+                    self.run(planned, &touches, Permission { verdict: &verdict, approval }, cx)
+                }
+                Err(_) if cx.stalled() => Ok(None),
+                Err(error) => self.settle(&touches, &error, cx),
+            },
+            // What is shown may take a while, and so may a look at what was granted meanwhile.
+            (Decision::Ask, None) if cx.pace == Pace::Quick => {
+                let _ = cx.stall();
+                Ok(None)
+            }
+            (Decision::Ask, None) => match planned.preview(cx) {
+                Ok(preview) => {
+                    let asked = self.show(planned, touches, verdict, bits, preview);
+                    Ok(Some(Leg::Asked(Box::new(asked))))
+                }
+                Err(error) => self.settle(&touches, &error, cx),
+            },
+            (Decision::Deny, _) => self.settle(&touches, &denial(&verdict), cx),
+        }
+    }
+
+    /// Plans and polices a call that came back with an answer, and runs nothing yet.
+    pub(crate) fn look_again(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
+        let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
+            Ok(plan) => plan,
+            Err(error) => return self.settle(&[], &error, &cx),
+        };
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, &cx, |_| false)?;
+        match verdict.decision {
+            Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
+            _ => match planned.preview(&cx) {
+                Ok(preview) => Ok(Some(Leg::Asked(Box::new(self.show(planned, touches, verdict, bits, preview))))),
+                Err(error) => self.settle(&touches, &error, &cx),
+            },
+        }
+    }
+
+    fn show(
+        &self,
+        planned: Box<dyn Planned>,
+        touches: Vec<Touch>,
+        verdict: Verdict,
+        bits: BitSet,
+        preview: Preview,
+    ) -> Asked {
+        // What goes for good is asked about each time.
+        let is_ours =
+            |touch: &Touch| touch.verb != Verb::Lose && self.directories.contains_key(touch.place.mount.as_ref());
+        let grant = match touches.iter().all(is_ours) {
+            true => self.parts.policy.grant_for(&self.question(&touches)),
+            false => None,
+        };
+        let shown = Shown { verdict, preview, grant };
+        Asked { planned, touches, bits, shown, is_rest: false }
+    }
+
+    /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
+    /// raised a bit in between, it is decided again.
+    fn police(
+        &self,
+        touches: &[Touch],
+        planned: &dyn Planned,
+        in_jail: bool,
+        cx: &Context<'_>,
+        may_run: impl Fn(&Verdict) -> bool,
+    ) -> Result<(Verdict, BitSet), Fatal> {
+        loop {
+            let question = self.question(touches).in_jail(in_jail);
+            let verdict = match self.parts.policy.decide(&question) {
+                verdict if verdict.decision == Decision::Allow && planned.wants_review() => verdict.for_review(),
+                verdict => verdict,
+            };
+            let grants_matter = verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.verb.changes());
+            if grants_matter && cx.pace == Pace::Patient && self.hear_of_grants()? {
+                continue;
+            }
+            // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
+            let runs = may_run(&verdict) && cx.pace == Pace::Patient;
+            if !runs || self.session.bits.raise_from(question.bits, question.raises()) {
+                return Ok((verdict, question.bits));
+            }
+        }
+    }
+
+    /// Another process may have granted something, or taken it back. True when that is so.
+    fn hear_of_grants(&self) -> Result<bool, StoreLost> {
+        if self.directories.is_empty() {
+            return Ok(false);
+        }
+        hold_grants(&self.parts, &self.directories)
+    }
+
+    fn question<'a>(&'a self, touches: &'a [Touch]) -> Question<'a> {
+        Question::new(&self.session, &self.call.name, touches, self.session.bits.now())
+    }
+
+    fn run(
+        &self,
+        planned: Box<dyn Planned>,
+        touches: &[Touch],
+        permission: Permission<'_>,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let changes = touches.iter().any(|touch| touch.verb.changes());
+        let matters = changes || touches.iter().any(|touch| Bit::raised_by(touch).is_some());
+        if matters && cx.pace == Pace::Quick {
+            let _ = cx.stall();
+            return Ok(None);
+        }
+        let change = if changes { id::mint("c")? } else { String::new() };
+        let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
+        self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
+        let ticket = Ticket::new(cx, change, approved, touches);
+        let result = match planned.run(&ticket, self.notes) {
+            Ok(Ran::Rest(touches, rest)) => return self.run_rest(rest, touches, cx),
+            Ok(Ran::Said(text)) => Ok(text),
+            Err(error) => Err(error),
+        };
+        self.deliver(touches, result, cx)
+    }
+
+    /// Ends a call that ran, unless the road gave up on it first.
+    fn deliver(
+        &self,
+        touches: &[Touch],
+        result: Result<String, ToolError>,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        // From here on the reply is ours to give, or nobody's.
+        if cx.stalled() || cx.signal().commit().is_err() {
+            return Ok(None);
+        }
+        self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
+    }
+
+    /// Polices what a run left to decide about, and runs it, unless somebody has to be asked.
+    fn run_rest(
+        &self,
+        mut rest: Box<dyn Planned>,
+        touches: Vec<Touch>,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow;
+        let (verdict, bits) = self.police(&touches, rest.as_ref(), true, cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Allow => {
+                return self.run(rest, &touches, Permission { verdict: &verdict, approval: None }, cx);
+            }
+            Decision::Deny => denial(&verdict),
+            Decision::Ask => match rest.preview(cx) {
+                Ok(preview) => {
+                    // What code did is never allowed for good.
+                    let shown = Shown { verdict, preview, grant: None };
+                    let asked = Asked { planned: rest, touches, bits, shown, is_rest: true };
+                    return Ok(Some(Leg::Asked(Box::new(asked))));
+                }
+                Err(error) => error,
+            },
+        };
+        self.leave_on_worker(rest, &touches, refused, cx)
+    }
+
+    fn leave_on_worker(
+        &self,
+        rest: Box<dyn Planned>,
+        touches: &[Touch],
+        refused: ToolError,
+        cx: &Context<'_>,
+    ) -> Result<Option<Leg>, Fatal> {
+        let result = rest.leave(refused, self.notes);
+        self.deliver(touches, result, cx)
+    }
+
+    /// What a call comes to whose rest a person refused.
+    pub(crate) fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
+        let Asked { planned, touches, .. } = asked;
+        self.end(&touches, planned.leave(refused, self.notes))
+    }
+
+    /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
+    /// no more since. Nobody can have said yes to a plan that names no target.
+    fn covers(&self, touches: &[Touch]) -> Option<&Covered> {
+        let covered = self.covered.as_ref().filter(|_| !touches.is_empty())?;
+        if covered.bits != self.session.bits.now() {
+            return None;
+        }
+        let is_covered = |touch: &Touch| covered.touches.iter().any(|covered| is_within(touch, covered));
+        touches.iter().all(is_covered).then_some(covered)
+    }
+
+    /// Ends a call that never began to run, unless the road gave up on it first.
+    fn settle(&self, touches: &[Touch], error: &ToolError, cx: &Context<'_>) -> Result<Option<Leg>, Fatal> {
+        if cx.signal().commit().is_err() {
+            return Ok(None);
+        }
+        let reply = self.error_reply(error);
+        let moment = Moment::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_about(cx.signal().subject(), touches, moment)?;
+        Ok(Some(Leg::Done(reply)))
+    }
+
+    /// What a finished job means for the one who waited.
+    pub(crate) fn arrived(&self, done: Option<Result<Option<Leg>, Fatal>>) -> Result<Leg, Fatal> {
+        match done {
+            Some(Ok(Some(leg))) => Ok(leg),
+            Some(Err(fatal)) => Err(fatal),
+            Some(Ok(None)) | None => {
+                self.end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost on the way"))).map(Leg::Done)
+            }
+        }
+    }
+
+    pub(crate) fn refuse(&self, touches: &[Touch], error: &ToolError) -> Result<Reply, Fatal> {
+        let reply = self.error_reply(error);
+        self.record(touches, Moment::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
+        Ok(reply)
+    }
+
+    pub(crate) fn end(&self, touches: &[Touch], result: Result<String, ToolError>) -> Result<Reply, Fatal> {
+        let (reply, error) = match result {
+            Ok(text) => (Reply { call_id: self.call.id.clone(), text, error: None, suspended: None }, None),
+            Err(error) => (self.error_reply(&error), Some(error)),
+        };
+        let duration = self.started.elapsed();
+        self.record(touches, Moment::End { error: error.as_ref(), reply: &reply.text, duration })
+            .map_err(Fatal::EndUnrecorded)?;
+        Ok(reply)
+    }
+
+    pub(crate) fn overdue(&self, why: Abandon, subject: Option<&str>) -> Result<Reply, Fatal> {
+        let error =
+            why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
+        let reply = self.error_reply(&error);
+        let moment = Moment::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_about(subject, &[], moment)?;
+        Ok(reply)
+    }
+
+    pub(crate) fn error_reply(&self, error: &ToolError) -> Reply {
+        let text = self.session.dialect.render_error(error);
+        Reply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
+    }
+
+    fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
+        self.record_about(None, touches, moment)
+    }
+
+    pub(crate) fn record_about(
+        &self,
+        subject: Option<&str>,
+        touches: &[Touch],
+        moment: Moment<'_>,
+    ) -> Result<(), AuditLost> {
+        self.parts.audit.record(&Record {
+            at: SystemTime::now(),
+            session: &self.session,
+            call_id: &self.call.id,
+            tool: &self.call.name,
+            arguments: &self.call.arguments,
+            subject,
+            touches,
+            moment,
+        })
+    }
+}
+
+impl Road for Trip {
+    fn judge(&self, touch: &Touch) -> Verdict {
+        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
+    }
+
+    fn raise(&self, bit: Bit) {
+        self.session.bits.raise(bit);
+    }
+
+    fn report(&self, progress: &Progress<'_>) {
+        if let Some(listener) = &self.listener {
+            listener.hear(progress);
+        }
+    }
+}
+
+/// What the policy refuses.
+fn denial(verdict: &Verdict) -> ToolError {
+    explained(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
+}
+
+/// A program that has run cannot be asked about any other way than while its call waits.
+pub(crate) fn too_late() -> ToolError {
+    let message = "the program has run already; what it changed can be approved or refused, now and as it is";
+    ToolError::new(ErrorKind::ApprovalDenied, message)
+}
+
+/// What somebody said yes to is no longer so.
+pub(crate) fn moved() -> ToolError {
+    ToolError::new(ErrorKind::Conflict, "what was approved has changed meanwhile; nothing was done")
+}
+
+/// Lets the policy know which grants hold now. True when they are others than before.
+pub(crate) fn hold_grants(parts: &Parts, directories: &BTreeMap<String, String>) -> Result<bool, StoreLost> {
+    let grants = parts.store.grants(SystemTime::now())?;
+    let ours: Vec<Grant> = grants.into_iter().filter(|grant| grant.is_about(directories)).collect();
+    Ok(parts.policy.hold_grants(&ours))
+}
+
+/// Why a plan may run.
+struct Permission<'a> {
+    verdict: &'a Verdict,
+    approval: Option<&'a Approval>,
+}
+
+/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that
+/// the road gave up on, the end is recorded already.
+pub(crate) fn guarded(
+    trip: &Trip,
+    signal: &Signal,
+    work: impl FnOnce() -> Result<Option<Leg>, Fatal>,
+) -> Result<Option<Leg>, Fatal> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        if signal.commit().is_err() {
+            return Ok(None);
+        }
+        trip.end(&[], Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not")))
+            .map(|reply| Some(Leg::Done(reply)))
+    })
+}
+
+fn is_within(touch: &Touch, covered: &Touch) -> bool {
+    let real = |touch: &Touch| touch.place.resolved.clone().unwrap_or_else(|| touch.place.given.clone());
+    let (inner, outer) = (real(touch), real(covered));
+    let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let no_worse = touch.verb == covered.verb
+        || touch.verb == Verb::List
+        || (touch.verb, covered.verb) == (Verb::Create, Verb::Overwrite);
+    touch.place.mount == covered.place.mount && beneath && no_worse
+}
