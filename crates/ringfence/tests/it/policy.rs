@@ -538,7 +538,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({}),
         expect![[r#"
             exit 1
-            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change"]}}}"#]],
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],
@@ -587,7 +587,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
           { name = "other host", decision = "ask", effect = "fetch", because = "a host that no rule allows" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }
-          { name = "preset", decision = "allow", effect = ["look", "change"] }
+          { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
 }
 
