@@ -8,15 +8,16 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, open, openat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_fd,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, unmount,
+    FsMountFlags, FsOpenFlags, FsPickFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_fd, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, fspick,
 };
+use rustix::process::{chdir, fchdir};
 
 use crate::jail::most_files;
 use crate::limits::JailLimits;
@@ -26,16 +27,14 @@ use crate::sys::{Reach, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 const BESIDE: &str = "/mnt";
-/// Where the workspace is attached while the layer is laid over it.
-const BELOW: &str = "/run/nothing/below";
 const SCRIPTS: &str = "/run/ringfence";
 
 /// Brings it all in. `shown` are the mounts of `order.shown`. Gives back the layer.
-pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: Layer) -> Result<OwnedFd, Trouble> {
+pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: Layer, hall: &OwnedFd) -> Result<OwnedFd, Trouble> {
     resize_tmp(order.limits.tmp_bytes).map_err(Step::Root.failed())?;
     let workspace = shown.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
-    let layer = layer.lay_over(workspace, order.limits.disk_bytes).map_err(Step::Layer.failed())?;
-    show_beside(order, shown).map_err(Step::Show.failed())?;
+    let layer = layer.lay_over(workspace, order.limits.disk_bytes, hall).map_err(Step::Layer.failed())?;
+    show_beside(order, shown, hall).map_err(Step::Show.failed())?;
     cover_all(order).map_err(Step::Cover.failed())?;
     write_script(order).map_err(|cause| Step::Script.failed_with(&cause))?;
     Ok(layer)
@@ -76,48 +75,52 @@ impl Layer {
     }
 
     /// The workspace below, memory above.
-    fn lay_over(self, workspace: &OwnedFd, bytes: u64) -> Result<OwnedFd, Errno> {
+    fn lay_over(self, workspace: &OwnedFd, bytes: u64, hall: &OwnedFd) -> Result<OwnedFd, Errno> {
         if bytes != JailLimits::default().disk_bytes {
             resize(self.memory.as_fd(), "", bytes)?;
         }
         // The program sees the layer's own permissions at the top of the workspace.
         fchmod(&self.upper, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
-        // A mount that came from another namespace can be part of an overlay only where it is attached. Nobody gets
-        // there: an empty directory covers it, and it goes when the program has started (`let_go`).
-        attach(workspace, CWD, BELOW)?;
-        let both = overlay(workspace, &self.upper, &self.work).or_else(|_| overlay_by_paths(&self.memory))?;
-        attach(&copy(CWD, NO_DIRECTORY, Reach::Mount)?, CWD, BELOW)?;
+        put(workspace, hall, "workspace")?;
+        let both = overlay(&[workspace], Some((&self.upper, &self.work))).or_else(|_| {
+            put(&self.memory, hall, "memory")?;
+            overlay_by_paths(hall, "workspace", &[("upperdir", "memory/upper"), ("workdir", "memory/work")])
+        })?;
         attach(&both, CWD, WORKSPACE)?;
         Ok(self.upper)
     }
 }
 
-/// Lets go of the mount of the workspace below the layer, which has its own. That takes longer than all the rest, because
-/// the kernel waits for its other processors.
-pub(crate) fn let_go(workspace: &OwnedFd) -> Result<(), Errno> {
-    // By its descriptor: by its path it is the cover.
-    unmount(format!("/proc/self/fd/{}", workspace.as_raw_fd()), UnmountFlags::DETACH)
+/// Attaches a mount in the hall. One that came from another namespace can be part of an overlay only where it is attached;
+/// in the hall no program sees it, and it stays there until the jail ends, because to detach it takes longer than all the
+/// rest: the kernel waits for its other processors.
+fn put(mount: &OwnedFd, hall: &OwnedFd, name: &str) -> Result<(), Errno> {
+    mkdirat(hall, name, Mode::from_raw_mode(0o700))?;
+    attach(mount, hall.as_fd(), name)
 }
 
-/// From descriptors. Linux 6.13 has it.
-fn overlay(lower: &OwnedFd, upper: &OwnedFd, work: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// From descriptors, the topmost first. Linux 6.13 has it.
+fn overlay(lower: &[&OwnedFd], above: Option<(&OwnedFd, &OwnedFd)>) -> Result<OwnedFd, Errno> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_fd(&context, "lowerdir+", lower)?;
-    fsconfig_set_fd(&context, "upperdir", upper)?;
-    fsconfig_set_fd(&context, "workdir", work)?;
+    for directory in lower {
+        fsconfig_set_fd(&context, "lowerdir+", directory)?;
+    }
+    if let Some((upper, work)) = above {
+        fsconfig_set_fd(&context, "upperdir", upper)?;
+        fsconfig_set_fd(&context, "workdir", work)?;
+    }
     finish_overlay(&context)
 }
 
-/// Before that the memory has to be attached too, and to be gone from there when the program starts.
-fn overlay_by_paths(memory: &OwnedFd) -> Result<OwnedFd, Errno> {
-    attach(memory, CWD, WORKSPACE)?;
+/// Before that, from paths in the hall.
+fn overlay_by_paths(hall: &OwnedFd, lower: &str, above: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&context, "lowerdir", BELOW)?;
-    fsconfig_set_string(&context, "upperdir", "/workspace/upper")?;
-    fsconfig_set_string(&context, "workdir", "/workspace/work")?;
-    let both = finish_overlay(&context)?;
-    unmount(WORKSPACE, UnmountFlags::DETACH)?;
-    Ok(both)
+    fchdir(hall)?;
+    let told = fsconfig_set_string(&context, "lowerdir", lower)
+        .and_then(|()| above.iter().try_for_each(|(part, path)| fsconfig_set_string(&context, *part, *path)))
+        .and_then(|()| finish_overlay(&context));
+    chdir("/")?;
+    told
 }
 
 fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
@@ -127,7 +130,9 @@ fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
     fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
 }
 
-fn show_beside(order: &Order, shown: &[OwnedFd]) -> Result<(), Errno> {
+/// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could
+/// speak to whoever listens at a socket in it, and would see in its list of mounts where the directory is on the host.
+fn show_beside(order: &Order, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), Errno> {
     if order.shown.len() < 2 {
         return Ok(());
     }
@@ -136,8 +141,16 @@ fn show_beside(order: &Order, shown: &[OwnedFd]) -> Result<(), Errno> {
         mkdirat(&names, &directory.alias, Mode::from_raw_mode(0o755))?;
     }
     attach(&names, CWD, BESIDE)?;
-    for (directory, mount) in order.shown.iter().zip(shown).skip(1) {
-        attach(mount, names.as_fd(), &directory.alias)?;
+    // An overlay has two parts at least.
+    mkdirat(hall, "empty", Mode::from_raw_mode(0o755))?;
+    let empty = openat(hall, "empty", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for (number, (directory, mount)) in order.shown.iter().zip(shown).enumerate().skip(1) {
+        let place = format!("beside-{number}");
+        put(mount, hall, &place)?;
+        let both =
+            overlay(&[mount, &empty], None).or_else(|_| overlay_by_paths(hall, &format!("{place}:empty"), &[]))?;
+        set_mount_flags(both.as_fd(), READ_ONLY, Reach::Mount, None)?;
+        attach(&both, names.as_fd(), &directory.alias)?;
     }
     set_mount_flags(names.as_fd(), READ_ONLY, Reach::Mount, None)
 }

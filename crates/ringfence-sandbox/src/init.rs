@@ -76,12 +76,9 @@ impl Ready {
         let failed = || Step::Order.failed::<Errno>();
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         let order = Order::read(text).map_err(failed())?;
-        let layer = claim::bring_in(&order, shown, self.layer)?;
+        let layer = claim::bring_in(&order, shown, self.layer, &self.furnished.hall)?;
         // If it is not there any more, it said why.
         let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
-        if let Some(workspace) = shown.first().filter(|_| self.furnished.proc) {
-            claim::let_go(workspace).map_err(Step::Layer.failed())?;
-        }
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(Step::Capabilities.failed())?;

@@ -9,9 +9,9 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{CWD, Gid, Uid};
+use rustix::fs::{CWD, Gid, Mode, Uid, mkdirat};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, WaitId, WaitIdOptions, set_dumpable_behavior, waitid};
+use rustix::process::{DumpableBehavior, Pid, WaitId, WaitIdOptions, chroot, fchdir, set_dumpable_behavior, waitid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
@@ -145,9 +145,12 @@ fn write_map(pid: Pid, file: &str, inside: u32, outside: u32) -> Result<(), Trou
 }
 
 /// What a jail has, as its first process found it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Furnished {
     pub(crate) proc: bool,
+    /// What lies above the root that every process of the jail has. What is mounted here, none of them finds, not even in
+    /// its list of mounts.
+    pub(crate) hall: OwnedFd,
 }
 
 /// In the first process of a new jail: becomes its user, and builds its root.
@@ -166,16 +169,21 @@ pub(crate) fn furnish() -> Result<Furnished, Trouble> {
 
 fn build_root() -> Result<Furnished, Errno> {
     let root = copy(CWD, IMAGE, Reach::Tree)?;
-    attach(&root, CWD, IMAGE)?;
+    let hall = tmpfs("64k", "1024", Open::ToItsOwner)?;
+    attach(&hall, CWD, IMAGE)?;
+    mkdirat(&hall, "jail", Mode::from_raw_mode(0o755))?;
+    attach(&root, hall.as_fd(), "jail")?;
     let defaults = JailLimits::default();
     let (size, files) = (defaults.tmp_bytes.to_string(), most_files(defaults.tmp_bytes));
     for (path, open) in [("tmp", Open::ToAll), ("dev/shm", Open::ToAll), ("run/ringfence", Open::ToItsOwner)] {
         attach(&tmpfs(&size, &files, open)?, root.as_fd(), path)?;
     }
-    rustix::fs::mkdirat(&root, "tmp/home", rustix::fs::Mode::from_raw_mode(0o755))?;
-    let furnished = Furnished { proc: build_proc(&root)? };
-    become_root(&root)?;
-    Ok(furnished)
+    mkdirat(&root, "tmp/home", Mode::from_raw_mode(0o755))?;
+    let proc = build_proc(&root)?;
+    become_root(&hall)?;
+    fchdir(&root)?;
+    chroot(".")?;
+    Ok(Furnished { proc, hall })
 }
 
 /// A `/proc` of the jail's own processes. Some containers refuse one; then there is none.
@@ -200,7 +208,7 @@ fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
 }
 
 fn cover(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
-    use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+    use rustix::fs::{FileType, OFlags, fstat, openat};
     let target = match openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Ok(target) => target,
         Err(Errno::NOENT) => return Ok(()),

@@ -16,8 +16,9 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{chdir, setrlimit, setsid, umask};
 use rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+    unshare_unsafe,
 };
 
 use crate::claim::WORKSPACE;
@@ -32,7 +33,7 @@ const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
 pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
-    let entered = doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop));
+    let entered = doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| own_groups());
     let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
     let socket = sys::kept(0);
     let entered = entered.map_err(|errno| Refused::from(Step::Cgroup.failed()(errno)));
@@ -43,6 +44,13 @@ pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
     };
     let _ = sys::send(socket.as_fd(), &reply.encode(), &[]);
     sys::leave()
+}
+
+/// From here on the group that this process is in is the topmost that it sees. What the group is called says which process
+/// of the host made it.
+fn own_groups() -> Result<(), Errno> {
+    // SAFETY: this process has one thread, and its descriptors stay its own.
+    unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }
 }
 
 enum Refused {
