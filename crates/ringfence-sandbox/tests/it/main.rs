@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise, and says so")]
 
+mod attempts;
 mod endings;
+mod escapes;
 mod files;
 mod lives;
 mod world;

@@ -48,6 +48,9 @@ pub(crate) fn is_told(word: &str) -> bool {
 
 const ALONE: &str = "alone";
 
+/// A secret in the environment of a process that is started for one test.
+pub(crate) const MARK: (&str, &str) = ("RINGFENCE_TEST_TOKEN", "mark-3f1d9a77");
+
 /// Runs one test in a process of its own, as that user.
 fn again(name: &str, user: u32) {
     let stage = tempfile::tempdir().unwrap();
@@ -57,14 +60,22 @@ fn again(name: &str, user: u32) {
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
     let mut command = Command::new(binary);
-    command.args([name, "--exact", "--nocapture", ALONE]).current_dir("/");
+    command.args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
     if geteuid().is_root() {
         command.uid(user).gid(user);
     }
     let ended = command.output().unwrap();
     let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && printed.contains("1 passed"), "as user {user}:\n{printed}");
+    printed.lines().filter(|line| line.starts_with(NOTE)).for_each(|line| println!("{line}"));
 }
+
+/// What a test has to tell whoever runs it. It is seen with `--nocapture`, also from a process of its own.
+pub(crate) fn note(text: &str) {
+    println!("\n{NOTE}{text}");
+}
+
+const NOTE: &str = "| ";
 
 /// The binary that is the spawner, beside us or where it was built.
 pub(crate) fn program() -> PathBuf {
@@ -134,13 +145,23 @@ impl World {
     }
 
     pub(crate) fn run(&self, argv: &[&str], script: &str, watch: &dyn Watch) -> Result<Ended, Failure> {
-        let view = self.view();
+        self.run_with(&self.view(), argv, script, watch)
+    }
+
+    /// The same with another view than the world's own.
+    pub(crate) fn run_with(
+        &self,
+        view: &View,
+        argv: &[&str],
+        script: &str,
+        watch: &dyn Watch,
+    ) -> Result<Ended, Failure> {
         let job = Job {
             argv: argv.iter().map(Into::into).collect(),
             script: Script { name: "main", bytes: script.into() },
             env: self.env.clone(),
             limits: self.limits.clone(),
-            view: &view,
+            view,
             toolchains: &[],
             egress: None,
         };
@@ -148,7 +169,7 @@ impl World {
     }
 }
 
-fn shown(alias: &str, path: &Path) -> Shown {
+pub(crate) fn shown(alias: &str, path: &Path) -> Shown {
     Shown { alias: alias.into(), directory: hold(path), path: path.into(), masked: Vec::new(), hidden: Vec::new() }
 }
 

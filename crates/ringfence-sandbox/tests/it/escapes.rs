@@ -1,0 +1,253 @@
+//! Every attempt to get out, made for real: in a jail, where it must be held, and outside, where it should work.
+//!
+//! The scoreboard is printed with `--nocapture`, with every control that this machine cannot show.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::SystemTime;
+
+use ringfence_kernel::{Shown, View};
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+use crate::attempts::{self, Attempt, Control, PRELUDE};
+use crate::world::{MARK, Seen, World, everyone_alone, note, shown};
+
+#[test]
+fn every_attempt_is_held() {
+    everyone_alone("escapes::every_attempt_is_held", || {
+        let (host, world, board) = (Host::new(), World::new(), Board::default());
+        let (all, next) = (attempts::all(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        board.enter(attempt, try_inside(&host, &world, attempt), try_outside(&host, attempt));
+                    }
+                });
+            }
+        });
+        board.close(all.len());
+    });
+}
+
+/// How an attempt went.
+enum Outcome {
+    Escaped(String),
+    /// By an error of the system.
+    Refused(String),
+    /// Nothing was there.
+    Nothing,
+    /// The program is wrong, or something was changed.
+    Wrong(String),
+}
+
+impl Outcome {
+    fn read(printed: &str) -> Self {
+        let last = printed.lines().last().unwrap_or_default();
+        match last.strip_prefix("held: ") {
+            _ if printed.contains("ESCAPED") => Self::Escaped(printed.to_owned()),
+            _ if printed.lines().count() != 1 => Self::Wrong(printed.to_owned()),
+            Some("nothing") => Self::Nothing,
+            Some(why) => Self::Refused(why.to_owned()),
+            None => Self::Wrong(printed.to_owned()),
+        }
+    }
+}
+
+fn try_inside(host: &Host, world: &World, attempt: &Attempt) -> Outcome {
+    let stage = Stage::new(host);
+    let before = stage.everything();
+    let program = stage.program(host, attempt.code, Path::new("/mnt/beside"));
+    let ended = world.run_with(&stage.view(), &["python3", "/run/ringfence/main"], &program, &Seen::default()).unwrap();
+    if stage.everything() != before {
+        return Outcome::Wrong("something outside the jail changed".to_owned());
+    }
+    Outcome::read(&(ended.stdout.text() + &ended.stderr.text()))
+}
+
+fn try_outside(host: &Host, attempt: &Attempt) -> Option<Outcome> {
+    let tried = match attempt.control {
+        Control::Works => true,
+        Control::WorksForRoot => geteuid().is_root(),
+        Control::Untried => false,
+    };
+    tried.then(|| {
+        let stage = Stage::new(host);
+        let program = stage.program(host, attempt.code, &stage.path("beside"));
+        let mut python = Command::new("python3");
+        python.args(["-c", &program]).current_dir(stage.path("ws")).stdin(Stdio::null());
+        let ended = python.output().unwrap();
+        Outcome::read(&(String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr)))
+    })
+}
+
+/// What was held and what was shown.
+#[derive(Default)]
+struct Board {
+    held: AtomicUsize,
+    shown: AtomicUsize,
+    not_shown: Mutex<Vec<String>>,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Board {
+    fn enter(&self, attempt: &Attempt, inside: Outcome, outside: Option<Outcome>) {
+        let name = attempt.name;
+        let wrong = |what: String| self.wrong.lock().unwrap().push(format!("{name}: {what}"));
+        match inside {
+            Outcome::Refused(_) | Outcome::Nothing => drop(self.held.fetch_add(1, Ordering::Relaxed)),
+            Outcome::Escaped(what) | Outcome::Wrong(what) => wrong(what),
+        }
+        match outside {
+            None => {}
+            Some(Outcome::Escaped(_)) => drop(self.shown.fetch_add(1, Ordering::Relaxed)),
+            Some(Outcome::Refused(why)) => self.not_shown.lock().unwrap().push(format!("{name} ({why})")),
+            Some(Outcome::Nothing) => wrong("finds nothing outside either, so it shows nothing".to_owned()),
+            Some(Outcome::Wrong(why)) => wrong(format!("outside: {why}")),
+        }
+    }
+
+    fn close(self, attempts: usize) {
+        let (held, shown) = (self.held.into_inner(), self.shown.into_inner());
+        let (not_shown, wrong) = (self.not_shown.into_inner().unwrap(), self.wrong.into_inner().unwrap());
+        let user = geteuid().as_raw();
+        note(&format!(
+            "user {user}: {attempts} attempts, {held} held, {shown} controls shown, {} not",
+            not_shown.len()
+        ));
+        not_shown.iter().for_each(|control| note(&format!("  works nowhere on this machine: {control}")));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert_eq!(held, attempts);
+        assert!(shown > not_shown.len(), "too few of the attempts are real ones");
+    }
+}
+
+/// What the machine has that a program may want.
+struct Host {
+    directory: TempDir,
+    port: u16,
+    socket: String,
+}
+
+impl Host {
+    /// Listeners say hello to whoever comes, for as long as the test process lives.
+    #[allow(clippy::disallowed_methods, reason = "a service of the host, which no program must reach")]
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = tcp.local_addr().unwrap().port();
+        let socket = format!("ringfence-test-{}", std::process::id());
+        let nameless = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket).unwrap()).unwrap();
+        let named = UnixListener::bind(directory.path().join("socket")).unwrap();
+        thread::spawn(move || tcp.incoming().for_each(|client| drop(client.unwrap().write_all(b"hello"))));
+        for listener in [nameless, named] {
+            thread::spawn(move || listener.incoming().for_each(|client| drop(client.unwrap().write_all(b"hello"))));
+        }
+        Self { directory, port, socket }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+}
+
+/// A workspace with secrets in it, and files beside it.
+struct Stage {
+    directory: TempDir,
+    /// Somebody who reads the pipes. Whoever opens one for writing has reached them.
+    _readers: [OwnedFd; 2],
+}
+
+impl Stage {
+    fn new(host: &Host) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for name in ["outside/secret.txt", "outside/secret.txt.spare", "home/.ssh/id_ed25519", "beside/shown.txt"] {
+            write(name, "secret of the host");
+        }
+        for name in ["ws/.env", "ws/deep/er/id_rsa", "ws/.ringfence/kept"] {
+            write(name, "masked secret");
+        }
+        write("ws/plain.txt", "open");
+        symlink(root.join("outside/secret.txt"), root.join("ws/planted-link")).unwrap();
+        symlink(root.join("outside"), root.join("ws/planted-directory-link")).unwrap();
+        symlink(".env", root.join("ws/link-to-env")).unwrap();
+        let readers = ["ws", "beside"].map(|place| {
+            fs::hard_link(host.path(), root.join(place).join("socket")).unwrap();
+            let pipe = root.join(place).join("pipe");
+            mkfifoat(CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
+            open(pipe, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        });
+        Self { directory, _readers: readers }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn view(&self) -> View {
+        let workspace = Shown {
+            masked: vec![".env".into(), "deep/er/id_rsa".into()],
+            hidden: vec![".ringfence".into()],
+            ..shown("w", &self.path("ws"))
+        };
+        View { workspace, beside: vec![shown("beside", &self.path("beside"))], started: SystemTime::now() }
+    }
+
+    fn program(&self, host: &Host, code: &str, beside: &Path) -> String {
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let words = [
+            ("{OUT}", self.path("outside/secret.txt").display().to_string()),
+            ("{HOME}", self.path("home").display().to_string()),
+            ("{ROOT}", self.directory.path().display().to_string()),
+            ("{BESIDE}", beside.display().to_string()),
+            ("{PATH}", host.path().display().to_string()),
+            ("{PORT}", host.port.to_string()),
+            ("{SOCKET}", host.socket.clone()),
+            ("{MARK}", MARK.1.to_owned()),
+            ("{HOSTNAME}", hostname),
+        ];
+        words.iter().fold(format!("{PRELUDE}\n{code}\n"), |text, (word, value)| text.replace(word, value))
+    }
+
+    /// Every entry with what can be seen of it.
+    fn everything(&self) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        let mut left = vec![self.directory.path().to_owned()];
+        while let Some(path) = left.pop() {
+            let it = fs::symlink_metadata(&path).unwrap();
+            let contents = match it.file_type() {
+                kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
+                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+                kind if kind.is_fifo() || kind.is_socket() => String::new(),
+                _ => {
+                    left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                    String::new()
+                }
+            };
+            // The names of the socket are as many as there are stages.
+            let names = if it.file_type().is_socket() { 0 } else { it.nlink() };
+            let looks = format!("{:o} {} {}:{} {names} {:?}", it.mode(), it.ino(), it.uid(), it.gid(), it.modified());
+            found.insert(path, looks + &contents);
+        }
+        found
+    }
+}
