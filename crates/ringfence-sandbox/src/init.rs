@@ -31,6 +31,9 @@ pub(crate) fn live(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter:
     let Ok(()) = sys::keep_only(&kept) else { sys::leave() };
     let (socket, reply) = (sys::kept(0), sys::kept(1));
     let doors = (2..kept.len()).map(sys::kept).collect();
+    // Where the machine is short of memory, it is to end what runs in a jail before anything else. A process may always say
+    // that of itself and of what it starts; there is no `/proc` here where a container refuses one.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let ready = jail::furnish().and_then(|furnished| Ready::new(furnished, doors, filter));
 
     let mut buffer = [0; LONGEST];

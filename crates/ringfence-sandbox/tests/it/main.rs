@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise, and says so")]
 
+mod abuse;
 mod attempts;
 mod endings;
 mod escapes;
