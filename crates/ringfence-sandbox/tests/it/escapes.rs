@@ -144,7 +144,6 @@ struct Host {
 
 impl Host {
     /// Listeners say hello to whoever comes, for as long as the test process lives.
-    #[allow(clippy::disallowed_methods, reason = "a service of the host, which no program must reach")]
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();

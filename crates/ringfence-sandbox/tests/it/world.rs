@@ -61,7 +61,12 @@ fn again(name: &str, user: u32) {
     fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
     let mut command = Command::new(binary);
     command.args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
+    // What it makes for a while lies in a directory of its own.
+    let temporary = stage.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    command.env("TMPDIR", &temporary);
     if geteuid().is_root() {
+        std::os::unix::fs::chown(&temporary, Some(user), Some(user)).unwrap();
         command.uid(user).gid(user);
     }
     let ended = command.output().unwrap();
