@@ -11,7 +11,7 @@ use ringfence_sandbox::{Failure, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-use crate::world::{Seen, World, everyone, everyone_alone, is_told};
+use crate::world::{Seen, World, everyone, is_told};
 
 #[test]
 fn there_is_no_network_but_loopback() {
@@ -113,26 +113,6 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
     });
 }
 
-#[test]
-fn many_runs_leave_nothing() {
-    everyone_alone("lives::many_runs_leave_nothing", || {
-        let world = World::new();
-        world.says("true");
-        let spawner = children(spawner_of(getpid(), &world))[0];
-        until(|| children(spawner).len() == 2);
-        let before = (descriptors("self"), mounts());
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..12).for_each(|_| assert_eq!(world.says("echo one; sleep 0 & "), "one\n")));
-            }
-        });
-        // The pool fills up again, and nothing else stays: neither living nor dead.
-        until(|| children(spawner).len() == 2 && (descriptors("self"), mounts()) == before);
-        drop(world);
-        assert!(!std::path::Path::new(&format!("/proc/{spawner}")).exists());
-    });
-}
-
 /// Prints what it sees, and stops when told.
 #[derive(Default)]
 struct Outside {
@@ -147,14 +127,6 @@ impl Watch for Outside {
     fn stopped(&self) -> bool {
         self.stop.load(std::sync::atomic::Ordering::Relaxed)
     }
-}
-
-fn descriptors(process: &str) -> usize {
-    fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
-}
-
-fn mounts() -> usize {
-    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count()
 }
 
 /// Every process, with the words of its command line and its parent.
