@@ -3,6 +3,7 @@
 //!
 //! They install nothing that cargo does not, but for what the last two need, which goes below `target`.
 
+mod bench_mcp;
 mod bench_search;
 mod conformance;
 mod mcp_clients;
@@ -14,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str =
-    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | mutants | mcp-clients | conformance
+    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
+  bench mcp    our MCP server and two others with the same client
   bench search our search and ripgrep's on the same tree
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["test", "--full"] => {
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
+        ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),

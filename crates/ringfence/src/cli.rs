@@ -20,8 +20,9 @@ use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
+use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
-use crate::serving::{ServeOptions, TokenCommand, mcp, serve, token};
+use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
@@ -71,7 +72,10 @@ enum Command {
         command: AuditCommand,
     },
     /// Serve the tools to an agent over the Model Context Protocol, on standard input and output.
+    #[command(args_conflicts_with_subcommands = true)]
     Mcp {
+        #[command(subcommand)]
+        command: Option<McpCommand>,
         /// How long a call waits for a person before its client is told to come again. Most clients give up on a call
         /// after a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 25)]
@@ -284,6 +288,8 @@ pub(crate) enum Failure {
     TooMuchInput(u64),
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(transparent)]
+    Install(#[from] InstallError),
     #[error("cannot serve there: {0}")]
     Serve(std::io::Error),
     #[error("the runtime cannot start: {0}")]
@@ -324,7 +330,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             let (text, well) = examine(&environment.program, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        Command::Mcp { wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
+        Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
+        Command::Mcp { command: Some(command), .. } => tell(install(&settings, &environment, command)?),
         Command::Serve(options) => tell(serve(settings, &environment, options)?),
         Command::Token { command } => tell(token(&settings, command)?),
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),

@@ -10,10 +10,11 @@ use crate::approve::by_setting;
 use crate::cli::{Failure, complain, warn_of};
 use crate::config::{Environment, Settings};
 use crate::in_charge::Done;
+use crate::mcp::install::{Client, Setting, plan};
 use crate::mcp::{Front, Listening};
 use crate::signals::Signals;
 use crate::tokens::Tokens;
-use crate::wire::{Wired, wire_mcp};
+use crate::wire::{Wired, wire_mcp, workspace_of};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
@@ -26,6 +27,17 @@ pub(crate) struct ServeOptions {
     /// How long a call waits for a person before its client is told to come again.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     wait: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpCommand {
+    /// Put this server into the settings of a client: shows the change, and writes it with `--yes`.
+    Install {
+        client: Client,
+        /// Write it.
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +55,20 @@ pub(crate) fn mcp(settings: Settings, environment: &Environment, wait: Duration)
     let (front, wired) = front(settings, environment, wait)?;
     serving(async |stop| front.serve_stdio(&wired, stop).await)?;
     Ok(Done::Print(String::new()))
+}
+
+/// Shows what would be written for a client, or writes it.
+pub(crate) fn install(settings: &Settings, environment: &Environment, command: McpCommand) -> Result<Done, Failure> {
+    let McpCommand::Install { client, yes } = command;
+    let workspace = workspace_of(settings, environment)?;
+    let setting = Setting { program: &environment.program, workspace: &workspace, home: environment.home.as_deref() };
+    let change = plan(client, &setting)?;
+    let shown = change.shown();
+    if !yes {
+        return Ok(Done::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
+    }
+    change.write()?;
+    Ok(Done::Print(shown))
 }
 
 /// Serves until a signal comes.

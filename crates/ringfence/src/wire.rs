@@ -98,6 +98,11 @@ pub fn new_workflow(settings: &Settings, environment: &Environment) -> Result<St
     Ok(new_run(&settings.state, &project, settings.run.as_deref(), &start)?)
 }
 
+/// The directory that tools would work in.
+pub fn workspace_of(settings: &Settings, environment: &Environment) -> Result<PathBuf, WireError> {
+    Ok(resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?)
+}
+
 /// Who works with the host.
 #[derive(Clone, Debug)]
 enum Who {

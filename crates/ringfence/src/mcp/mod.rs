@@ -13,6 +13,7 @@ mod fixtures;
 mod guarded;
 mod http;
 mod in_flight;
+pub(crate) mod install;
 mod keys;
 mod lines;
 mod news;

@@ -233,3 +233,17 @@ fn calls_that_change_something_run_in_the_order_in_which_they_came() {
         assert_eq!(std::fs::read_to_string(site.workspace.join("log")).unwrap(), expected);
     }
 }
+
+#[test]
+fn a_client_is_told_about_the_server_only_after_the_change_was_shown() {
+    let site = site();
+    let file = site.workspace.join(".mcp.json");
+    let shown = site.run(&["mcp", "install", "claude-code"]);
+    assert!(shown.code == Some(0) && shown.out.contains("mcpServers") && shown.out.contains("\"deny\""), "{shown:?}");
+    assert!(!file.exists());
+    let written = site.run(&["mcp", "install", "claude-code", "--yes"]);
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let entry: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(entry["mcpServers"]["ringfence"]["args"][0], "mcp");
+    assert_eq!(site.run(&["mcp", "install", "claude-code", "--yes"]).code, Some(2), "it is there already");
+}
