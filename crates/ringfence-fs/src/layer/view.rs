@@ -1,7 +1,7 @@
 //! What a program may see of a mount, and the moment at which it starts to.
 //!
-//! Every secret below the mount is found, by its name and by what it is, or the program does not start: one that was passed
-//! over would be read.
+//! Every secret below the mount is found, by its name and by what it is, and everything that the policy does not simply let
+//! be read, or the program does not start: what was passed over would be read.
 //!
 //! Not here: making a program see it. The jail does.
 
@@ -12,11 +12,12 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ringfence_kernel::{Context, ErrorKind, Pace, Shown, ToolError, sensitivity};
+use ringfence_kernel::{Context, Decision, ErrorKind, Pace, Shown, ToolError, Touch, Verb, sensitivity};
 use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, readlinkat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::compare::place;
 use crate::again::openat;
 use crate::fault::fault;
 use crate::known::{At, last_names};
@@ -74,7 +75,7 @@ impl Found {
             let path = walk.path_of(&entry.name);
             if is_reserved(&entry.name) {
                 self.hidden.insert(path);
-            } else if self.is_secret(&walk, &entry, &path, &known)? {
+            } else if self.is_secret(&walk, &entry, &path, &known)? || is_closed(&walk, &entry, &path, cx)? {
                 self.mask(mount, &walk, &entry, path)?;
             } else if walk.is_directory(&entry)? {
                 // What cannot be looked into may have anything in it, and the program may get there.
@@ -128,6 +129,19 @@ impl Found {
         }
         Ok(())
     }
+}
+
+/// Whether the policy wants more than that somebody comes along to read it. Nobody is asked about each file of a program, so
+/// what would be asked about is not read either. Where the host works for itself there is no policy.
+fn is_closed(walk: &Walk<'_>, entry: &Entry, path: &[u8], cx: &Context<'_>) -> Result<bool, ToolError> {
+    if cx.origin().is_none() {
+        return Ok(false);
+    }
+    let allows = |verb| {
+        let touch = Touch { verb, place: place(walk.mount(), path) };
+        cx.judge(&touch).decision == Decision::Allow
+    };
+    Ok(!allows(Verb::Read) || (walk.is_directory(entry)? && !allows(Verb::List)))
 }
 
 fn too_many(error: ToolError) -> ToolError {

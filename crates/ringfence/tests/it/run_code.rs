@@ -182,6 +182,26 @@ fn rules_are_about_what_programs_do_too() {
 }
 
 #[test]
+fn what_a_rule_keeps_from_being_read_no_program_reads() {
+    let site = Site::new();
+    let config = site.root().join("config.toml");
+    let options = ["--config", config.to_str().unwrap(), "--mount", &format!("data={}:rw", site.outside.display())];
+    for path in ["private/x", "private/deep/y", "asked.txt", "open.txt", "unlisted/z"] {
+        site.write(path, path);
+    }
+    std::os::unix::fs::symlink("private/x", site.workspace.join("link")).unwrap();
+    let rules = "[[rules]]\ndecision = \"deny\"\neffect = \"read\"\npath = \"private/**\"\n\
+                 [[rules]]\ndecision = \"ask\"\neffect = \"read\"\npath = \"asked.txt\"\n\
+                 [[rules]]\ndecision = \"deny\"\neffect = \"list\"\npath = \"unlisted\"\n\
+                 [[rules]]\ndecision = \"deny\"\neffect = \"read\"\nmount = \"data\"\n";
+    std::fs::write(&config, rules).unwrap();
+    let code = "cat private/x private/deep/y link unlisted/z 2>/dev/null; cat asked.txt open.txt /mnt/data/secret";
+    let value = run_with(&site, &options, &bash(code)).value();
+    assert_eq!((&value["stdout"], &value["stderr"]), (&json!("open.txt"), &json!("")), "{value}");
+    assert_eq!(site.read("private/x"), "private/x");
+}
+
+#[test]
 fn what_a_commit_could_trip_on_is_refused_and_said() {
     let site = Site::new();
     site.write("a", "a");
