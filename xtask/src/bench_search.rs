@@ -106,7 +106,7 @@ fn best_and_median(mut taken: Vec<Duration>) -> (Duration, Duration) {
 }
 
 /// Where cargo keeps the source of what it has fetched.
-fn fetched_sources() -> Option<PathBuf> {
+pub(crate) fn fetched_sources() -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")))?;
     let sources = home.join("registry/src");

@@ -3,6 +3,7 @@
 //!
 //! They install nothing that cargo does not, but for what the last two need, which goes below `target`.
 
+mod bench_builds;
 mod bench_mcp;
 mod bench_search;
 mod conformance;
@@ -14,14 +15,18 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str =
-    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
+const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds] |
+                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench mcp    our MCP server and two others with the same client
+  bench sandbox
+               starting programs: bare, in our jail, in other sandboxes
+  bench sandbox --builds
+               building and testing real projects, bare and in the jail; committing 10,000 files
   bench search our search and ripgrep's on the same tree
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
@@ -42,6 +47,8 @@ fn main() -> ExitCode {
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
+        ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),
+        ["bench", "sandbox", "--builds"] => bench_builds::run(),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }

@@ -1,0 +1,332 @@
+//! What it costs to run a small program in a jail: bare, ours, and other sandboxes, interleaved.
+//!
+//! `cargo xtask bench sandbox` runs it. Printed are the best and the median time of each, as multiples of a bare start of
+//! the same program, and the walls that each stands behind. As root everything is measured twice: as root, and as a user
+//! that nobody is.
+//!
+//! Not here: what programs do once they run (`cargo xtask bench sandbox --builds`).
+
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringfence_kernel::{Shown, View};
+use ringfence_sandbox::{JailLimits, Job, Sandbox, Script, Settings, Stream, Wall, Watch, take_part};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::geteuid;
+
+const ROUNDS: usize = 200;
+
+/// A sandbox that needs longer than this for nothing takes part in every tenth round only.
+const SLOW: Duration = Duration::from_millis(50);
+const SELDOM: usize = 10;
+
+/// Between two runs, so that nobody pays for what the one before left to be cleared away, or built ahead.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Nobody has this one.
+const PLAIN: u32 = 60_601;
+
+const PROGRAMS: [&[&str]; 3] = [&["/bin/true"], &["/bin/bash", "-c", "true"], &["/usr/bin/python3", "-c", "pass"]];
+
+/// The same for everybody, as far as they let us say it.
+const ENVIRONMENT: [(&str, &str); 3] =
+    [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("PYTHONDONTWRITEBYTECODE", "1")];
+
+fn main() -> ExitCode {
+    if let Some(code) = take_part() {
+        return code;
+    }
+    // `cargo test --benches` only asks whether this builds and starts.
+    if std::env::args().any(|argument| argument == "--test") {
+        return ExitCode::SUCCESS;
+    }
+    let who = if geteuid().is_root() { "root" } else { "a plain user" };
+    println!("as {who}: {ROUNDS} rounds, interleaved; best and median, in multiples of bare\n");
+    measure();
+    if geteuid().is_root() {
+        println!();
+        as_plain_user();
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs this bench once more as somebody else.
+fn as_plain_user() {
+    let stage = stage();
+    // Where the build lies, a plain user may not be.
+    let binary = stage.path().join("jail");
+    fs::copy(std::env::current_exe().expect("our own path"), &binary).expect("a copy of ourselves");
+    let home = stage.path().join("home");
+    fs::create_dir(&home).expect("a home");
+    rustix::fs::chown(&home, Some(rustix::fs::Uid::from_raw(PLAIN)), Some(rustix::fs::Gid::from_raw(PLAIN)))
+        .expect("root may");
+    let mut command = Command::new(binary);
+    command.current_dir(&home).env("HOME", &home).uid(PLAIN).gid(PLAIN);
+    let status = command.status().expect("ourselves once more");
+    assert!(status.success(), "as a plain user: {status}");
+}
+
+/// On a disk, and where some sandboxes do not refuse to work because it is a directory for temporary files.
+fn stage() -> tempfile::TempDir {
+    let stage = tempfile::tempdir_in("/var/tmp").or_else(|_| tempfile::tempdir()).expect("a directory");
+    fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    stage
+}
+
+/// One way to run a program.
+struct Way {
+    name: &'static str,
+    walls: Vec<Wall>,
+    run: Box<dyn Fn(&[&str])>,
+    /// In how many rounds it takes part: every one, or every so many.
+    every: usize,
+}
+
+fn measure() {
+    let stage = stage();
+    let workspace = stage.path().join("workspace");
+    fs::create_dir(&workspace).expect("a workspace");
+    let ways = ways(&workspace);
+    for program in PROGRAMS {
+        if !Path::new(program[0]).exists() {
+            println!("{}: not on this machine, left out", program[0]);
+            continue;
+        }
+        let mut taken: Vec<Vec<Duration>> = ways.iter().map(|_| Vec::new()).collect();
+        // The first of each fills caches.
+        for round in 0..=ROUNDS {
+            for (way, taken) in ways.iter().zip(&mut taken) {
+                if round % way.every == 0 {
+                    let began = Instant::now();
+                    (way.run)(program);
+                    let time = began.elapsed();
+                    if round > 0 {
+                        taken.push(time);
+                    }
+                    sleep(PAUSE);
+                }
+            }
+        }
+        print_times(program, &ways, taken);
+    }
+    print_walls(&ways);
+}
+
+fn print_times(program: &[&str], ways: &[Way], taken: Vec<Vec<Duration>>) {
+    println!("{}", program.join(" "));
+    let mut bare = None;
+    for (way, mut taken) in ways.iter().zip(taken) {
+        taken.sort();
+        let (best, median) = (taken[0].as_secs_f64(), taken[taken.len() / 2].as_secs_f64());
+        let (bare_best, bare_median) = *bare.get_or_insert((best, median));
+        println!(
+            "  {:<24} best {:>9.2} ms ({:>6.2})   median {:>9.2} ms ({:>6.2})   {:>3} runs, {:>2} walls",
+            way.name,
+            best * 1e3,
+            best / bare_best,
+            median * 1e3,
+            median / bare_median,
+            taken.len(),
+            way.walls.len(),
+        );
+    }
+}
+
+/// Ours are those that the last run reported; those of others are what they ask the kernel for.
+fn print_walls(ways: &[Way]) {
+    println!("walls");
+    for way in ways.iter().filter(|way| !way.walls.is_empty()) {
+        let names: Vec<String> = way.walls.iter().map(ToString::to_string).collect();
+        println!("  {:<24} {:>2}: {}", way.name, names.len(), names.join(", "));
+    }
+}
+
+fn ways(workspace: &Path) -> Vec<Way> {
+    let mut ways = vec![
+        Way { name: "bare", walls: Vec::new(), run: bare(workspace), every: 1 },
+        ours("ours, from the pool", 2, workspace),
+        ours("ours, built per run", 0, workspace),
+    ];
+    let others = [
+        Other {
+            name: "bubblewrap",
+            command: bubblewrap,
+            walls: &[
+                Wall::UserNamespace,
+                Wall::MountNamespace,
+                Wall::PidNamespace,
+                Wall::NetNamespace,
+                Wall::IpcNamespace,
+                Wall::UtsNamespace,
+                Wall::CgroupNamespace,
+                Wall::Proc,
+            ],
+            advice: "install the package `bubblewrap`",
+        },
+        Other {
+            name: "Codex's helper",
+            command: codex,
+            walls: &[
+                Wall::UserNamespace,
+                Wall::MountNamespace,
+                Wall::PidNamespace,
+                Wall::NetNamespace,
+                Wall::IpcNamespace,
+                Wall::Proc,
+                Wall::Seccomp,
+            ],
+            advice: "`npm install -g @openai/codex`",
+        },
+        Other {
+            name: "sandbox-runtime (srt)",
+            command: srt,
+            walls: &[
+                Wall::UserNamespace,
+                Wall::MountNamespace,
+                Wall::PidNamespace,
+                Wall::NetNamespace,
+                Wall::Proc,
+                Wall::Seccomp,
+            ],
+            advice: "`npm install -g @anthropic-ai/sandbox-runtime`, with `bubblewrap`, `socat` and `ripgrep`",
+        },
+    ];
+    for other in others {
+        match other.way(workspace) {
+            Some(way) => ways.push(way),
+            None => println!("{} is not here, or does not work, and is left out: {}", other.name, other.advice),
+        }
+    }
+    ways
+}
+
+fn bare(workspace: &Path) -> Box<dyn Fn(&[&str])> {
+    let workspace = workspace.to_owned();
+    Box::new(move |program| {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).env_clear().envs(ENVIRONMENT).current_dir(&workspace);
+        succeed(&mut command);
+    })
+}
+
+#[track_caller]
+fn succeed(command: &mut Command) {
+    let ended = command.stdin(Stdio::null()).output().expect("a program that was there before");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn output(&self, _: Stream, _: &[u8]) {}
+
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+fn ours(name: &'static str, pool: u32, workspace: &Path) -> Way {
+    let sandbox = Sandbox::start(Settings { pool, ..Settings::new() }).expect("a sandbox");
+    let view = view(workspace);
+    let run = move |program: &[&str]| {
+        let job = Job {
+            argv: program.iter().map(Into::into).collect(),
+            script: Script { name: "main", bytes: Vec::new() },
+            env: ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            limits: JailLimits::default(),
+            view: &view,
+            toolchains: &[],
+            egress: None,
+        };
+        let ended = sandbox.run(&job, &Unwatched).expect("a run");
+        assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());
+        ended.walls
+    };
+    let walls = run(&["/bin/true"]);
+    let run = Box::new(move |program: &[&str]| _ = run(program));
+    Way { name, walls, run, every: 1 }
+}
+
+fn view(workspace: &Path) -> View {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let workspace = Shown {
+        alias: "workspace".to_owned(),
+        directory: open(workspace, flags, Mode::empty()).expect("a workspace"),
+        path: workspace.to_owned(),
+        masked: Vec::new(),
+        hidden: Vec::new(),
+    };
+    View { workspace, beside: Vec::new(), started: SystemTime::now() }
+}
+
+/// A sandbox that is a program of its own.
+struct Other {
+    name: &'static str,
+    command: fn(&Path, &[&str]) -> Command,
+    walls: &'static [Wall],
+    advice: &'static str,
+}
+
+impl Other {
+    /// Nothing, where it cannot run a program that does nothing.
+    fn way(&self, workspace: &Path) -> Option<Way> {
+        let (command, workspace): (_, PathBuf) = (self.command, workspace.to_owned());
+        let ready = move |program: &[&str]| {
+            let mut command = command(&workspace, program);
+            command.current_dir(&workspace);
+            command
+        };
+        let attempt = || {
+            let began = Instant::now();
+            let ended = ready(PROGRAMS[0]).stdin(Stdio::null()).output().ok()?;
+            ended.status.success().then(|| began.elapsed())
+        };
+        let (first, second) = (attempt()?, attempt()?);
+        let every = if first.min(second) > SLOW { SELDOM } else { 1 };
+        let run = Box::new(move |program: &[&str]| succeed(&mut ready(program)));
+        Some(Way { name: self.name, walls: self.walls.to_vec(), run, every })
+    }
+}
+
+/// With the mounts that a jail of ours has, as far as it has them: no layer, and so the workspace itself is written.
+fn bubblewrap(workspace: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new("bwrap");
+    command.args(["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]);
+    for (name, value) in ENVIRONMENT {
+        command.args(["--setenv", name, value]);
+    }
+    command.args(["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        let path = Path::new("/").join(name);
+        match fs::read_link(&path) {
+            Ok(target) => command.arg("--symlink").args([&target, &path]),
+            Err(_) if path.is_dir() => command.arg("--ro-bind").args([&path, &path]),
+            Err(_) => &mut command,
+        };
+    }
+    for path in ["/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"].map(Path::new) {
+        command.arg("--ro-bind-try").args([path, path]);
+    }
+    command.arg("--bind").arg(workspace).args(["/workspace", "--chdir", "/workspace", "--"]).args(program);
+    command
+}
+
+fn codex(_: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new("codex");
+    command.args(["sandbox", "--"]).args(program);
+    command
+}
+
+/// It takes one line for a shell. None of our words needs a quote.
+fn srt(_: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new("srt");
+    command.args(["-c", &program.join(" ")]);
+    command
+}

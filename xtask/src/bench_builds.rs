@@ -1,0 +1,316 @@
+//! `cargo xtask bench sandbox --builds`: whether programs that people really run work in the jail, and how long they take.
+//!
+//! Each is run bare and through `ringfence call run_code`, on a fresh copy of the same project, and must come to the same
+//! verdict: the exit code and the lines that say it. What is timed of the jailed run is the whole command, from its start to
+//! the committed change. What a project needs from elsewhere is fetched once, bare, before anything is timed.
+//!
+//! Not here: what it costs to start a program that does nothing (`benches/jail.rs` of the sandbox).
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::{run as cargo, say};
+
+const ROUNDS: usize = 3;
+
+/// Popular crates whose own tests are in what cargo downloads.
+const CRATES: [&str; 4] = ["itoa", "memchr", "semver", "smallvec"];
+
+/// Words by which a program says how it went.
+const TELLING: [&str; 6] = ["test result:", " passed", " failed", "added ", "Successfully installed", "error"];
+
+const PYTEST: &str = "import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+
+@pytest.mark.parametrize('n', range(50))
+def test_numbers(n):
+    assert json.loads(json.dumps({'n': n})) == {'n': n}
+
+
+def test_files(tmp_path):
+    (tmp_path / 'a').write_text('x')
+    os.rename(tmp_path / 'a', tmp_path / 'b')
+    assert os.listdir(tmp_path) == ['b']
+
+
+def test_processes():
+    assert subprocess.check_output([sys.executable, '-c', 'print(1)']) == b'1\\n'
+
+
+def test_threads():
+    seen = []
+    threads = [threading.Thread(target=seen.append, args=(n,)) for n in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sorted(seen) == list(range(8))
+";
+
+const PACKAGE: &str =
+    r#"{"name": "bench", "version": "1.0.0", "dependencies": {"express": "4", "lodash": "4", "semver": "7"}}"#;
+
+/// False if a program came to another verdict in the jail, or nothing could be tried.
+pub(crate) fn run() -> bool {
+    if !cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default();
+    let stage = root.join("target/tmp/bench-builds");
+    let _ = fs::remove_dir_all(&stage);
+    let bench = Bench { program: root.join("target/release/ringfence"), path: search_path(), stage };
+    let tried: Vec<bool> = bench.projects().into_iter().filter_map(|project| bench.measure(&project)).collect();
+    let _ = fs::remove_dir_all(&bench.stage);
+    !tried.is_empty()
+        && tried.into_iter().all(|same| same)
+        && cargo(&["bench", "--quiet", "-p", "ringfence-fs", "--bench", "layer"], &[])
+}
+
+/// A directory with something to build, and how.
+struct Project {
+    title: String,
+    /// Where it is taken from, if not made by `prepare` alone.
+    source: Option<PathBuf>,
+    files: &'static [(&'static str, &'static str)],
+    /// Run once, bare and not timed. It may use the network.
+    prepare: &'static str,
+    /// What is timed, one after the other, each on what the one before left.
+    steps: &'static [(&'static str, &'static str)],
+}
+
+struct Bench {
+    program: PathBuf,
+    path: OsString,
+    stage: PathBuf,
+}
+
+impl Bench {
+    fn projects(&self) -> Vec<Project> {
+        let crates = CRATES.iter().filter_map(|name| {
+            let source = fetched(name);
+            if source.is_none() {
+                say(&format!("{name}: cargo has not fetched its source, left out"));
+            }
+            Some(Project {
+                title: (*name).to_owned(),
+                source: Some(source?),
+                files: &[],
+                prepare: "rm -f rust-toolchain rust-toolchain.toml; cargo fetch",
+                steps: &[("cargo build", "cargo build --offline"), ("cargo test", "cargo test --offline")],
+            })
+        });
+        let python = Project {
+            title: "pytest".to_owned(),
+            source: None,
+            files: &[("tests/test_small.py", PYTEST)],
+            prepare: "python3 -m pip download --quiet --dest wheels pytest",
+            steps: &[
+                ("pip install --target", "python3 -m pip install --no-index --find-links wheels --target site pytest"),
+                ("pytest", "PYTHONPATH=site python3 -m pytest -q tests"),
+                (
+                    "venv, pip install",
+                    "python3 -m venv venv && venv/bin/pip install --no-index --find-links wheels pytest",
+                ),
+                ("pytest in the venv", "venv/bin/python -m pytest -q tests"),
+            ],
+        };
+        let node = Project {
+            title: "express".to_owned(),
+            source: None,
+            files: &[("package.json", PACKAGE)],
+            prepare: "npm install --cache cache --no-audit --no-fund --loglevel error && rm -rf node_modules",
+            steps: &[
+                ("npm ci", "npm ci --offline --cache cache --no-audit --no-fund"),
+                ("node", "node -e \"require('express')(); console.log('1 passed')\""),
+            ],
+        };
+        let files = Project {
+            title: "10,000 files".to_owned(),
+            source: None,
+            files: &[],
+            prepare: "true",
+            steps: &[(
+                "written by a script",
+                "for d in d{0..99}; do mkdir $d; for f in {0..99}; do echo \"text of $d/$f\" > $d/$f; done; done",
+            )],
+        };
+        crates.chain([python, node, files]).collect()
+    }
+
+    /// Whether all verdicts were the same; nothing where the project could not be prepared.
+    fn measure(&self, project: &Project) -> Option<bool> {
+        let original = self.stage.join("original");
+        if let Err(why) = self.prepare(project, &original) {
+            say(&format!("{}: could not be prepared, left out: {why}", project.title));
+            return None;
+        }
+        let mut times: Vec<[Vec<Duration>; 2]> = project.steps.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+        let mut same = true;
+        for _ in 0..ROUNDS {
+            let [bare, jailed] = ["bare", "jailed"].map(|name| self.stage.join(name));
+            for copied in [&bare, &jailed] {
+                let _ = fs::remove_dir_all(copied);
+                copy(&original, copied).ok()?;
+            }
+            let _ = fs::remove_dir_all(self.stage.join("state"));
+            for ((name, script), taken) in project.steps.iter().zip(&mut times) {
+                let (bare_took, bare) = timed(|| self.bare(script, &bare));
+                let (jailed_took, jailed) = timed(|| self.jailed(script, &jailed));
+                taken[0].push(bare_took);
+                taken[1].push(jailed_took);
+                if bare.verdict() != jailed.verdict() || jailed.kept != Some(true) {
+                    same = false;
+                    say(&format!("{}, {name}: the verdicts differ\n bare: {bare}\n jailed: {jailed}", project.title));
+                }
+            }
+        }
+        for ((name, _), [mut bare, mut jailed]) in project.steps.iter().zip(times) {
+            bare.sort();
+            jailed.sort();
+            let (best, median) = (ratio(&jailed, &bare, 0), ratio(&jailed, &bare, ROUNDS / 2));
+            let [bare, jailed] = [bare, jailed].map(|taken| taken.first().map_or(0.0, Duration::as_secs_f64));
+            say(&format!(
+                "{:<14} {name:<22} bare {bare:>7.3} s   jailed {jailed:>7.3} s   ratio {best:.2} / {median:.2}   {}",
+                project.title,
+                if same { "same verdict" } else { "NOT THE SAME VERDICT" },
+            ));
+        }
+        Some(same)
+    }
+
+    fn prepare(&self, project: &Project, at: &Path) -> Result<(), String> {
+        let _ = fs::remove_dir_all(at);
+        let made = match &project.source {
+            Some(source) => copy(source, at),
+            None => fs::create_dir_all(at),
+        };
+        made.map_err(|error| error.to_string())?;
+        for (name, contents) in project.files {
+            let path = at.join(name);
+            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| error.to_string())?;
+            fs::write(path, contents).map_err(|error| error.to_string())?;
+        }
+        let ended = self.bare(project.prepare, at);
+        if ended.code == Some(0) { Ok(()) } else { Err(tail(&ended.printed).to_owned()) }
+    }
+
+    fn bare(&self, script: &str, project: &Path) -> Ended {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(project).env("PATH", &self.path).env("PYTHONDONTWRITEBYTECODE", "1");
+        Ended::bare(output(&mut command))
+    }
+
+    fn jailed(&self, script: &str, project: &Path) -> Ended {
+        let arguments = json!({"language": "bash", "code": script, "timeout": 600}).to_string();
+        let mut command = Command::new(&self.program);
+        command
+            .args(["call", "run_code", &arguments, "--preset", "edits", "--workspace"])
+            .arg(project)
+            .env("RINGFENCE_STATE_DIR", self.stage.join("state"))
+            .env("XDG_CONFIG_HOME", self.stage.join("config"));
+        Ended::jailed(output(&mut command))
+    }
+}
+
+/// How a program ended.
+struct Ended {
+    code: Option<i64>,
+    printed: String,
+    /// Whether a jailed run's changes were committed.
+    kept: Option<bool>,
+}
+
+impl Ended {
+    fn bare(output: io::Result<Output>) -> Self {
+        match output {
+            Ok(output) => Self { code: output.status.code().map(i64::from), printed: printed(&output), kept: None },
+            Err(error) => Self { code: None, printed: error.to_string(), kept: None },
+        }
+    }
+
+    fn jailed(output: io::Result<Output>) -> Self {
+        let Ok(output) = output else { return Self::bare(output) };
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let value = &reply["value"];
+        let Some(code) = value["exitCode"].as_i64() else { return Self::bare(Ok(output)) };
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let printed = [text("stdout"), text("stderr"), text("refused")].join("\n");
+        Self { code: Some(code), printed, kept: value["committed"].as_bool() }
+    }
+
+    /// The code and the lines that tell, without how long it took.
+    fn verdict(&self) -> (Option<i64>, Vec<&str>) {
+        let lines = self.printed.lines().filter(|line| TELLING.iter().any(|word| line.contains(word)));
+        (self.code, lines.map(|line| line.split(" in ").next().unwrap_or_default().trim()).collect())
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "code {:?}, kept {:?}: {}", self.code, self.kept, tail(&self.printed))
+    }
+}
+
+fn printed(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).join("\n")
+}
+
+fn tail(text: &str) -> &str {
+    let text = text.trim_end();
+    let start = text.char_indices().rev().nth(1500).map_or(0, |(at, _)| at);
+    text.get(start..).unwrap_or_default()
+}
+
+fn output(command: &mut Command) -> io::Result<Output> {
+    command.stdin(Stdio::null()).output()
+}
+
+fn timed(act: impl FnOnce() -> Ended) -> (Duration, Ended) {
+    let began = Instant::now();
+    let ended = act();
+    (began.elapsed(), ended)
+}
+
+fn ratio(ours: &[Duration], bare: &[Duration], nth: usize) -> f64 {
+    let seconds = |taken: &[Duration]| taken.get(nth).map_or(f64::NAN, Duration::as_secs_f64);
+    seconds(ours) / seconds(bare)
+}
+
+/// With its links as links.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    to.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let status = Command::new("cp").arg("-a").args([from, to]).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other("the copy failed")) }
+}
+
+/// The newest source of a crate that cargo has.
+fn fetched(name: &str) -> Option<PathBuf> {
+    let registries = fs::read_dir(crate::bench_search::fetched_sources()?).ok()?.flatten();
+    let all = registries.flat_map(|registry| fs::read_dir(registry.path()).into_iter().flatten().flatten());
+    let is_it = |path: &PathBuf| {
+        let found = path.file_name().and_then(|found| found.to_str()).and_then(|found| found.strip_prefix(name));
+        found.and_then(|rest| rest.strip_prefix('-')).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    all.map(|entry| entry.path()).filter(is_it).max()
+}
+
+/// With the directory of the real interpreter in front: what is on the path may be a script that looks for it.
+fn search_path() -> OsString {
+    let mut asked = Command::new("python3");
+    asked.args(["-c", "import sys; print(sys.base_prefix + '/bin')"]);
+    let found = output(&mut asked).ok().filter(|output| output.status.success());
+    let before = found.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = before.into_iter().chain(std::env::split_paths(&path));
+    std::env::join_paths(all).unwrap_or(path)
+}
