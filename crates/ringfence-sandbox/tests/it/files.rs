@@ -92,6 +92,20 @@ fn secrets_are_covered() {
 }
 
 #[test]
+fn the_workspace_below_the_layer_is_nowhere_to_be_found() {
+    everyone("files::the_workspace_below_the_layer_is_nowhere_to_be_found", || {
+        let mut world = World::new();
+        world.write("covered.env", "secret");
+        world.masked = vec!["covered.env".into()];
+        let found = world.says(
+            "find / -name covered.env -not -path '/workspace/*' -not -path '/proc/*' -size +0 2>/dev/null; \
+             cat covered.env /proc/*/root/workspace/covered.env /proc/1/cwd/covered.env 2>/dev/null; true",
+        );
+        assert_eq!(found, "");
+    });
+}
+
+#[test]
 fn mounts_beside_the_workspace_are_read_only() {
     everyone("files::mounts_beside_the_workspace_are_read_only", || {
         let beside = tempfile::tempdir().unwrap();
