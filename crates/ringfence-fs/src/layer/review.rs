@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 
 use ringfence_kernel::{ChangeKind, ChangedPath, Changes, Context, Preview, Ticket, ToolError, Touch, Verb};
 use rustix::fs::OFlags;
@@ -16,6 +17,7 @@ use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::journal::{open_straight, split};
 use crate::mount::look;
+use crate::name::show;
 use crate::preview::{Contents, Diffs, changed};
 use crate::stamp::{Kind, Stamp};
 use crate::tools::manifest::touches_below;
@@ -42,7 +44,7 @@ impl Changes for Left {
         let (mut diffs, mut left, mut shown_files, mut listed) = (Diffs::new(), MOST_BYTES, 0, 0);
         let mut secret = false;
         let mut previewed = HashMap::new();
-        for item in &self.items {
+        for item in self.weightiest_first() {
             cx.check()?;
             let size = item.contents_bytes();
             if item.has_contents() && shown_files < MOST_DIFFS && size <= left {
@@ -182,6 +184,17 @@ impl Left {
         }
         diffs.add(&name, old.as_ref(), Some(&new));
         Ok(())
+    }
+
+    /// What deserves a second look comes before what does not: however much a program left, none of it is among the rest
+    /// that is only counted, as long as there are no more of its kind.
+    fn weightiest_first(&self) -> Vec<&Item> {
+        let weighty = self.touches.iter().filter(|touch| touch.verb == Verb::Lose || touch.place.sensitive().is_any());
+        // A directory that goes is as weighty as what is in it.
+        let paths: HashSet<&Path> = weighty.flat_map(|touch| Path::new(&touch.place.given).ancestors()).collect();
+        let mut items: Vec<&Item> = self.items.iter().collect();
+        items.sort_by_key(|item| !paths.contains(Path::new(&show(&item.path))));
+        items
     }
 
     fn is_secret(&self, item: &Item) -> bool {

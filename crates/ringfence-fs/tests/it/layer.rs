@@ -777,6 +777,21 @@ fn a_read_only_preset_and_a_read_only_mount_change_nothing() {
 }
 
 #[test]
+fn a_person_sees_what_is_protected_however_much_else_there_is() {
+    let person = Person::saying_yes();
+    let layered = Layered::with(Setup { person: Some(person.clone()), ..setup() }, &[("z/.git/hooks/a", "a")]);
+    for number in 0..1200 {
+        layered.write(&format!("a/{number}"), "x");
+    }
+    layered.write("z/.vscode/tasks.json", "planted\n").whiteout("z/.git");
+    layered.committed();
+    let shown = person.last().preview;
+    for words in ["+planted\n", "delete the directory `z/.git` with", "more changes"] {
+        assert!(shown.contains(words), "{words}\n{}", &shown[..2000]);
+    }
+}
+
+#[test]
 fn a_person_sees_what_would_change_and_gets_what_they_saw() {
     let person = Person::saying_yes();
     let layered = Layered::with(
