@@ -157,12 +157,15 @@ fn show_beside(order: &Order, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), E
 
 fn cover_all(order: &Order) -> Result<(), Errno> {
     for (index, directory) in order.shown.iter().enumerate() {
-        if directory.covered.is_empty() {
-            continue;
+        let shown = if index == 0 { WORKSPACE.into() } else { Path::new(BESIDE).join(&directory.alias) };
+        // It may also lie in what every jail shows, as `/usr/src/app` does in many containers, or have a toolchain in it.
+        for place in [&shown, &directory.path] {
+            let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+                Err(_) if *place != shown => continue,
+                opened => opened?,
+            };
+            directory.covered.iter().try_for_each(|path| cover(root.as_fd(), path))?;
         }
-        let root = if index == 0 { WORKSPACE.into() } else { Path::new(BESIDE).join(&directory.alias) };
-        let root = open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        directory.covered.iter().try_for_each(|path| cover(root.as_fd(), path))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat};
 
@@ -102,6 +102,21 @@ fn the_workspace_below_the_layer_is_nowhere_to_be_found() {
              cat covered.env /proc/*/root/workspace/covered.env /proc/1/cwd/covered.env 2>/dev/null; true",
         );
         assert_eq!(found, "");
+    });
+}
+
+#[test]
+fn what_is_covered_is_not_found_where_the_system_has_it_either() {
+    everyone("files::what_is_covered_is_not_found_where_the_system_has_it_either", || {
+        let mut world = World::new();
+        let full = |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        let covered = fs::read_dir("/usr/share").unwrap().map(|entry| entry.unwrap().path()).find(full).unwrap();
+        world.beside = vec![("share", "/usr/share".into())];
+        world.masked = vec![covered.file_name().unwrap().into()];
+        let name = world.masked[0].display();
+        let found = world
+            .says(&format!("ls /mnt/share /usr/share | grep -cx {name}; ls -A /usr/share/{name} /mnt/share/{name}"));
+        assert_eq!(found, format!("2\n/mnt/share/{name}:\n\n/usr/share/{name}:\n"));
     });
 }
 

@@ -128,7 +128,8 @@ impl World {
     }
 
     pub(crate) fn view(&self) -> View {
-        let beside = self.beside.iter().map(|(alias, path)| shown(alias, path));
+        let beside = self.beside.iter();
+        let beside = beside.map(|(alias, path)| Shown { masked: self.masked.clone(), ..shown(alias, path) });
         let workspace = Shown { masked: self.masked.clone(), hidden: self.hidden.clone(), ..shown("w", self.path()) };
         View { workspace, beside: beside.collect(), started: SystemTime::now() }
     }
