@@ -34,7 +34,7 @@ impl Toolchain {
 /// What this machine has, for the user with this home directory.
 pub fn detect(home: &Path) -> Vec<Toolchain> {
     let found = [cargo(home), rustup(home), pyenv(home), nvm(home), nix(home)];
-    found.into_iter().flatten().chain(optional(Path::new("/opt"))).collect()
+    found.into_iter().flatten().chain(optional(Path::new("/opt"), home)).collect()
 }
 
 /// The proxies and installed programs, and downloaded sources to build from. No network is at hand, so cargo is told to
@@ -75,7 +75,7 @@ fn pyenv(home: &Path) -> Option<Toolchain> {
     (!path.is_empty()).then_some(Toolchain { name: "pyenv".to_owned(), shown, path, env: Vec::new() })
 }
 
-/// The default version if it can be told, else the newest.
+/// The default version if it can be told, else the newest. Not its `etc`: npm keeps tokens there that are for all projects.
 fn nvm(home: &Path) -> Option<Toolchain> {
     let root = home.join(".nvm");
     let wanted = fs::read_to_string(root.join("alias/default")).unwrap_or_default();
@@ -88,7 +88,8 @@ fn nvm(home: &Path) -> Option<Toolchain> {
     let wanted: Option<Vec<u64>> = version_number(wanted);
     let default = wanted.and_then(|wanted| versions.iter().rfind(|(number, _)| number.starts_with(&wanted)));
     let (_, version) = default.or(versions.last())?;
-    let (shown, path) = (vec![version.clone()], directories(version, &["bin"]));
+    let shown = directories(version, &["bin", "include", "lib", "share"]);
+    let path = directories(version, &["bin"]);
     (!path.is_empty()).then_some(Toolchain { name: "nvm".to_owned(), shown, path, env: Vec::new() })
 }
 
@@ -104,9 +105,9 @@ fn nix(home: &Path) -> Option<Toolchain> {
     store.is_dir().then(|| Toolchain { name: "nix".to_owned(), shown: vec![store.to_owned()], path, env: Vec::new() })
 }
 
-/// What is below `/opt` and has programs where programs belong.
-fn optional(root: &Path) -> impl Iterator<Item = Toolchain> {
-    entries(root).into_iter().filter_map(|package| {
+/// What is below `/opt` and has programs where programs belong. Some users live there: their home is no package.
+fn optional(root: &Path, home: &Path) -> impl Iterator<Item = Toolchain> {
+    entries(root).into_iter().filter(|package| !home.starts_with(package)).filter_map(|package| {
         let path = directories(&package, &["bin"]);
         let name = package.file_name()?.to_str()?.to_owned();
         (!path.is_empty()).then_some(Toolchain { name, shown: vec![package], path, env: Vec::new() })
@@ -232,11 +233,12 @@ mod tests {
         let check = |alias: &str, expected: &str| {
             let versions =
                 ["v9.1.0", "v18.2.0", "v18.10.0", "v22.0.0"].map(|v| format!(".nvm/versions/node/{v}/bin/node"));
+            let npmrc = format!(".nvm/versions/node/{expected}/etc/npmrc");
             let mut files: Vec<(&str, &str)> = versions.iter().map(|file| (file.as_str(), "")).collect();
-            files.push((".nvm/alias/default", alias));
+            files.extend([(".nvm/alias/default", alias), (&npmrc, "//registry/:_authToken=x")]);
             let home = home(&files);
             let nvm = found(home.path(), "nvm").unwrap();
-            assert_eq!(below(home.path(), &nvm.shown), [format!(".nvm/versions/node/{expected}")], "{alias}");
+            assert_eq!(below(home.path(), &nvm.shown), [format!(".nvm/versions/node/{expected}/bin")], "{alias}");
         };
         check("18\n", "v18.10.0");
         check("v18.2.0", "v18.2.0");
@@ -246,8 +248,9 @@ mod tests {
 
     #[test]
     fn optional_packages_have_programs() {
-        let opt = home(&[("tool/bin/tool", ""), ("data/file", "")]);
-        let names: Vec<String> = optional(opt.path()).map(|toolchain| toolchain.name).collect();
+        let opt = home(&[("tool/bin/tool", ""), ("data/file", ""), ("service/bin/x", ""), ("service/.ssh/id_rsa", "")]);
+        let home = opt.path().join("service");
+        let names: Vec<String> = optional(opt.path(), &home).map(|toolchain| toolchain.name).collect();
         assert_eq!(names, ["tool"]);
     }
 }
