@@ -50,8 +50,9 @@ fn cargo(home: &Path) -> Option<Toolchain> {
 
 fn rustup(home: &Path) -> Option<Toolchain> {
     let root = home.join(".rustup");
-    let mut shown = directories(&root, &["toolchains"]);
-    if shown.is_empty() {
+    // It asks for the second whenever one of its proxies is started, and gives up where it cannot make it.
+    let mut shown = directories(&root, &["toolchains", "update-hashes"]);
+    if !root.join("toolchains").is_dir() {
         return None;
     }
     shown.extend(Some(root.join("settings.toml")).filter(|path| path.is_file()));
@@ -195,6 +196,8 @@ mod tests {
             (".cargo/credentials", "x"),
             (".cargo/env", "x"),
             (".rustup/toolchains/stable/bin/rustc", ""),
+            (".rustup/update-hashes/stable", ""),
+            (".rustup/downloads/x", ""),
             (".rustup/settings.toml", ""),
         ]);
         let cargo = found(home.path(), "cargo").unwrap();
@@ -202,7 +205,8 @@ mod tests {
         assert_eq!(below(home.path(), &cargo.path), [".cargo/bin"]);
         assert_eq!(cargo.env[0], ("CARGO_HOME".to_owned(), home.path().join(".cargo").display().to_string()));
         let rustup = found(home.path(), "rustup").unwrap();
-        assert_eq!(below(home.path(), &rustup.shown), [".rustup/toolchains", ".rustup/settings.toml"]);
+        let shown = [".rustup/toolchains", ".rustup/update-hashes", ".rustup/settings.toml"];
+        assert_eq!(below(home.path(), &rustup.shown), shown);
     }
 
     #[test]
