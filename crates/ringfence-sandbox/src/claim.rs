@@ -13,16 +13,14 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, open, openat, openat2};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_fd, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, fspick,
-};
-use rustix::process::{chdir, fchdir};
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 
 use crate::jail::most_files;
 use crate::limits::JailLimits;
 use crate::message::{Order, Step, Trouble};
-use crate::mounts::{NO_DIRECTORY, NO_FILE, Open, READ_ONLY, TAME, attach, attach_over, copy, tmpfs};
+use crate::mounts::{
+    NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, copy, overlay, overlay_by_paths, tmpfs,
+};
 use crate::sys::{Reach, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -97,37 +95,6 @@ impl Layer {
 fn put(mount: &OwnedFd, hall: &OwnedFd, name: &str) -> Result<(), Errno> {
     mkdirat(hall, name, Mode::from_raw_mode(0o700))?;
     attach(mount, hall.as_fd(), name)
-}
-
-/// From descriptors, the topmost first. Linux 6.13 has it.
-fn overlay(lower: &[&OwnedFd], above: Option<(&OwnedFd, &OwnedFd)>) -> Result<OwnedFd, Errno> {
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for directory in lower {
-        fsconfig_set_fd(&context, "lowerdir+", directory)?;
-    }
-    if let Some((upper, work)) = above {
-        fsconfig_set_fd(&context, "upperdir", upper)?;
-        fsconfig_set_fd(&context, "workdir", work)?;
-    }
-    finish_overlay(&context)
-}
-
-/// Before that, from paths in the hall.
-fn overlay_by_paths(hall: &OwnedFd, lower: &str, above: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fchdir(hall)?;
-    let told = fsconfig_set_string(&context, "lowerdir", lower)
-        .and_then(|()| above.iter().try_for_each(|(part, path)| fsconfig_set_string(&context, *part, *path)))
-        .and_then(|()| finish_overlay(&context));
-    chdir("/")?;
-    told
-}
-
-fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
-    fsconfig_set_string(context, "source", "workspace")?;
-    fsconfig_set_flag(context, "userxattr")?;
-    fsconfig_create(context)?;
-    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
 }
 
 /// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could

@@ -7,7 +7,7 @@
 //! Not here: what differs between jails (`jail.rs`) and between runs (`claim.rs`).
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -15,9 +15,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, open, openat, re
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+    fsconfig_create, fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
+    move_mount, open_tree, unmount,
 };
-use rustix::process::{fchdir, pivot_root};
+use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::etc;
@@ -83,7 +84,7 @@ pub(crate) fn become_root(root: &OwnedFd) -> Result<(), Errno> {
     pivot_root(".", ".")?;
     // The old root lies on top of the new one now.
     unmount(".", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")
+    chdir("/")
 }
 
 /// Who may write to a new file system in memory.
@@ -130,6 +131,37 @@ pub(crate) fn copy(directory: BorrowedFd<'_>, path: impl rustix::path::Arg, reac
     open_tree(directory, path, flags | OpenTreeFlags::AT_NO_AUTOMOUNT)
 }
 
+/// Directories laid over each other, the topmost first, from descriptors. Linux 6.13 has it.
+pub(crate) fn overlay(lower: &[&OwnedFd], above: Option<(&OwnedFd, &OwnedFd)>) -> Result<OwnedFd, Errno> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for one in lower {
+        fsconfig_set_fd(&context, "lowerdir+", one)?;
+    }
+    if let Some((upper, work)) = above {
+        fsconfig_set_fd(&context, "upperdir", upper)?;
+        fsconfig_set_fd(&context, "workdir", work)?;
+    }
+    finish_overlay(&context)
+}
+
+/// Before that, from paths below a directory.
+pub(crate) fn overlay_by_paths(directory: &OwnedFd, lower: &str, above: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fchdir(directory)?;
+    let told = fsconfig_set_string(&context, "lowerdir", lower)
+        .and_then(|()| above.iter().try_for_each(|(part, path)| fsconfig_set_string(&context, *part, *path)))
+        .and_then(|()| finish_overlay(&context));
+    chdir("/")?;
+    told
+}
+
+fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
+    fsconfig_set_string(context, "source", "workspace")?;
+    fsconfig_set_flag(context, "userxattr")?;
+    fsconfig_create(context)?;
+    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
+}
+
 /// The host's root, from which paths are looked up.
 struct Host(OwnedFd);
 
@@ -166,9 +198,39 @@ fn fill(image: &OwnedFd, host: &Host, toolchains: &[PathBuf]) -> Result<(), Errn
         // One that lies in what is shown already is there.
         if is_plain(path) && openat(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_err() {
             show(image, host, path)?;
+            shut(image, path)?;
         }
     }
     Ok(())
+}
+
+/// Shuts the sockets and pipes of a directory that is shown: through an overlay there is nobody at their other end. Only
+/// programs of the system's own are known to have none. What cannot be shut is not shown.
+fn shut(image: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let shown = match openat(image, path, flags, Mode::empty()) {
+        Ok(shown) => shown,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        Err(other) => return Err(other),
+    };
+    let empty = openat(image, names(Path::new(NO_DIRECTORY)).collect::<PathBuf>(), flags, Mode::empty())?;
+    let both = overlay(&[&shown, &empty], None).or_else(|_| {
+        // Where scripts will be, there is nothing in the image yet.
+        attach(&copy(shown.as_fd(), "", Reach::Mount)?, image.as_fd(), "run/ringfence")?;
+        let both = overlay_by_paths(image, "run/ringfence:run/nothing/directory", &[]);
+        let aside = openat(image, "run/ringfence", flags, Mode::empty())?;
+        unmount(descriptor_path(&aside), UnmountFlags::DETACH)?;
+        both
+    });
+    unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
+    let Ok(both) = both else { return Ok(()) };
+    set_mount_flags(both.as_fd(), READ_ONLY, Reach::Mount, None)?;
+    attach(&both, image.as_fd(), path)
+}
+
+/// The path of what is mounted where a descriptor is.
+fn descriptor_path(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
 fn fill_etc(image: &OwnedFd, host: &Host) -> Result<(), Errno> {

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,12 +18,15 @@ use std::thread;
 use std::time::SystemTime;
 
 use ringfence_kernel::{Shown, View};
-use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
+use ringfence_sandbox::Toolchain;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flistxattr, flock, mkfifoat, open, openat};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::geteuid;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tempfile::TempDir;
 
 use crate::attempts::{self, Attempt, Control, PRELUDE};
-use crate::world::{MARK, Seen, World, everyone_alone, note, shown};
+use crate::world::{MARK, Seen, World, everyone, everyone_alone, note, shown};
 
 #[test]
 fn every_attempt_is_held() {
@@ -40,6 +43,81 @@ fn every_attempt_is_held() {
             }
         });
         board.close(all.len());
+    });
+}
+
+/// Only root can have a place for toolchains that is gone afterwards.
+#[test]
+fn nobody_listens_at_a_socket_among_the_toolchains() {
+    const PLACE: &str = "/opt";
+    if !geteuid().is_root() || !Path::new(PLACE).is_dir() {
+        return note(&format!("not shown: a socket among the toolchains, which takes root and `{PLACE}`"));
+    }
+    // This thread, and the spawner that it starts, see another `/opt` than the rest of the machine.
+    // SAFETY: no descriptors are unshared, only what this thread sees of the files.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    mount("none", PLACE, "tmpfs", MountFlags::empty(), None).unwrap();
+    let tools = Path::new(PLACE).join("tools");
+    fs::create_dir(&tools).unwrap();
+    fs::write(tools.join("tool"), "works").unwrap();
+    let listener = UnixListener::bind(tools.join("socket")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    fs::set_permissions(tools.join("socket"), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut world = World::new();
+    world.toolchains =
+        vec![Toolchain { name: "tools".into(), shown: vec![tools.clone()], path: Vec::new(), env: Vec::new() }];
+    let ended = world.python(
+        "import os, socket\nprint(sorted(os.listdir('/opt/tools')), open('/opt/tools/tool').read())\n\
+         try: socket.socket(socket.AF_UNIX).connect('/opt/tools/socket'); print('ESCAPED')\n\
+         except ConnectionRefusedError: print('held')",
+    );
+    assert_eq!(ended.stdout.text(), "['socket', 'tool'] works\nheld\n", "{}", ended.stderr.text());
+    assert!(listener.accept().is_err());
+}
+
+/// What anybody can show to a program: what is there, and no mount of the host's own.
+#[test]
+fn toolchains_are_seen_through_an_overlay() {
+    everyone("escapes::toolchains_are_seen_through_an_overlay", || {
+        const PLACE: &str = "/var/lib";
+        let mut names: Vec<String> =
+            fs::read_dir(PLACE).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        let mut world = World::new();
+        world.toolchains =
+            vec![Toolchain { name: "lib".into(), shown: vec![PLACE.into()], path: Vec::new(), env: Vec::new() }];
+        let shown = world.says(&format!("ls -A {PLACE} | LC_ALL=C sort; stat -f -c %T {PLACE}"));
+        assert_eq!(shown, names.join("\n") + "\noverlayfs\n");
+    });
+}
+
+#[test]
+fn marks_of_the_layer_cannot_be_forged() {
+    everyone("escapes::marks_of_the_layer_cannot_be_forged", || {
+        let world = World::new();
+        world.write("old/file", "text");
+        let ended = world.python(
+            "import os\nos.mkdir('new')\nfor place in ('old', 'new', 'old/file', '.'):\n    \
+             for name in ('opaque', 'redirect', 'metacopy', 'whiteout', 'origin', 'impure', 'upper', 'nlink', 'protattr'):\n        \
+             for prefix in ('user.overlay.', 'trusted.overlay.'):\n            \
+             try: os.setxattr(place, prefix + name, b'y')\n            except OSError: pass\n\
+             open('old/file', 'a').close(); os.utime('old'); print('tried')",
+        );
+        assert_eq!(ended.stdout.text(), "tried\n", "{}", ended.stderr.text());
+        let upper = ended.upper.unwrap();
+        for place in [".", "old", "new", "old/file"] {
+            let place = openat(&upper, place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            let mut names = vec![0; 4096];
+            let length = flistxattr(&place, &mut names).unwrap();
+            let names = String::from_utf8(names[..length].to_vec()).unwrap();
+            // Its own are those that say where something came from. What a program writes is kept under longer names.
+            let forged = names.split_terminator('\0').filter(|name| {
+                let own = ["user.overlay.uuid", "user.overlay.origin", "user.overlay.impure"];
+                !own.contains(name) && !name.starts_with("user.overlay.overlay.")
+            });
+            assert_eq!(forged.collect::<Vec<_>>(), Vec::<&str>::new());
+        }
     });
 }
 
@@ -166,8 +244,8 @@ impl Host {
 /// A workspace with secrets in it, and files beside it.
 struct Stage {
     directory: TempDir,
-    /// Somebody who reads the pipes. Whoever opens one for writing has reached them.
-    _readers: [OwnedFd; 2],
+    /// The host has pipes open, one of them with something in it, and files locked. Whoever notices has reached it.
+    _held: Vec<OwnedFd>,
 }
 
 impl Stage {
@@ -189,13 +267,25 @@ impl Stage {
         symlink(root.join("outside/secret.txt"), root.join("ws/planted-link")).unwrap();
         symlink(root.join("outside"), root.join("ws/planted-directory-link")).unwrap();
         symlink(".env", root.join("ws/link-to-env")).unwrap();
-        let readers = ["ws", "beside"].map(|place| {
+        let hold = |name: &str, flags| open(root.join(name), flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let pipe = |name: &str, flags| {
+            mkfifoat(CWD, root.join(name), Mode::from_raw_mode(0o600)).unwrap();
+            hold(name, flags)
+        };
+        let mut held = Vec::new();
+        for place in ["ws", "beside"] {
             fs::hard_link(host.path(), root.join(place).join("socket")).unwrap();
-            let pipe = root.join(place).join("pipe");
-            mkfifoat(CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
-            open(pipe, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap()
-        });
-        Self { directory, _readers: readers }
+            held.push(pipe(&format!("{place}/pipe"), OFlags::RDONLY | OFlags::NONBLOCK));
+        }
+        let filled = pipe("beside/filled", OFlags::RDWR);
+        rustix::io::write(&filled, b"of the host").unwrap();
+        held.push(filled);
+        for name in ["ws/plain.txt", "beside/shown.txt"] {
+            let locked = hold(name, OFlags::RDONLY);
+            flock(&locked, FlockOperation::LockExclusive).unwrap();
+            held.push(locked);
+        }
+        Self { directory, _held: held }
     }
 
     fn path(&self, name: &str) -> PathBuf {

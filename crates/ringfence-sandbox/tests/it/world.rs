@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use ringfence_kernel::{Shown, View};
-use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Settings, Stream, Watch};
+use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Settings, Stream, Toolchain, Watch};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
@@ -97,6 +97,7 @@ pub(crate) struct World {
     pub(crate) hidden: Vec<PathBuf>,
     pub(crate) beside: Vec<(&'static str, PathBuf)>,
     pub(crate) env: BTreeMap<String, String>,
+    pub(crate) toolchains: Vec<Toolchain>,
 }
 
 impl World {
@@ -114,6 +115,7 @@ impl World {
             hidden: Vec::new(),
             beside: Vec::new(),
             env: BTreeMap::new(),
+            toolchains: Vec::new(),
         }
     }
 
@@ -168,7 +170,7 @@ impl World {
             env: self.env.clone(),
             limits: self.limits.clone(),
             view,
-            toolchains: &[],
+            toolchains: &self.toolchains,
             egress: None,
         };
         self.sandbox.run(&job, watch)

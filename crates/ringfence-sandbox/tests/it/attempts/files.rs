@@ -135,6 +135,36 @@ pub(super) const WRITE: &[Attempt] = &[
     works("speak to a socket shown beside", r#"attempt(lambda: hears(socket.AF_UNIX, "{BESIDE}/socket"))"#),
     works("write to a pipe shown beside", r#"attempt(lambda: opens("{BESIDE}/pipe", os.O_WRONLY | os.O_NONBLOCK))"#),
     works("speak to a socket in the workspace", r#"attempt(lambda: hears(socket.AF_UNIX, "socket"))"#),
+    works(
+        "meet a lock of the host in the workspace",
+        r#"
+def met():
+    try: fcntl.flock(os.open("plain.txt", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError: return True
+attempt(met)"#,
+    ),
+    works(
+        "meet a lock of the host beside",
+        r#"
+def met():
+    try: fcntl.flock(os.open("{BESIDE}/shown.txt", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError: return True
+attempt(met)"#,
+    ),
+    works(
+        "read from a pipe shown beside",
+        r#"attempt(lambda: any(os.read(os.open("{BESIDE}/filled", os.O_RDONLY | os.O_NONBLOCK), 9)))"#,
+    ),
+    untried(
+        "leave what an overlay takes for a removed file",
+        r#"
+def left():
+    open("victim", "w").close()
+    if libc.renameat2(-100, b"victim", -100, b"elsewhere", 4) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2")
+    return True
+attempt(left)"#,
+    ),
     works("write to a pipe in the workspace", r#"attempt(lambda: opens("pipe", os.O_WRONLY | os.O_NONBLOCK))"#),
     works_for_root("write a program", r#"attempt(lambda: opens("/usr/bin/true", os.O_WRONLY))"#),
     works_for_root(
