@@ -80,11 +80,14 @@ fn stage() -> tempfile::TempDir {
     stage
 }
 
+/// Runs a program with its arguments.
+type Run = Box<dyn Fn(&[&str])>;
+
 /// One way to run a program.
 struct Way {
     name: &'static str,
     walls: Vec<Wall>,
-    run: Box<dyn Fn(&[&str])>,
+    run: Run,
     /// In how many rounds it takes part: every one, or every so many.
     every: usize,
 }
@@ -207,7 +210,7 @@ fn ways(workspace: &Path) -> Vec<Way> {
     ways
 }
 
-fn bare(workspace: &Path) -> Box<dyn Fn(&[&str])> {
+fn bare(workspace: &Path) -> Run {
     let workspace = workspace.to_owned();
     Box::new(move |program| {
         let mut command = Command::new(program[0]);
