@@ -87,8 +87,8 @@ impl Looking<'_> {
 }
 
 impl Road for Looking<'_> {
-    fn judge(&self, touch: &Touch) -> Verdict {
-        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
+    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict {
+        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)).in_jail(in_jail))
     }
 
     /// Nothing happens.

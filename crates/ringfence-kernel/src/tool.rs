@@ -268,11 +268,13 @@ pub struct Context<'a> {
     signal: &'a Signal,
     stalled: Cell<bool>,
     road: Option<&'a dyn Road>,
+    /// What is judged is what a program did in its jail.
+    in_jail: bool,
 }
 
 /// What the road knows about the call that the tool does not.
 pub(crate) trait Road: std::fmt::Debug {
-    fn judge(&self, touch: &Touch) -> Verdict;
+    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict;
     fn raise(&self, bit: Bit);
     fn report(&self, progress: &Progress<'_>);
 }
@@ -292,7 +294,14 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, origin: None, signal, stalled: Cell::new(false), road: None }
+        Self { limits, pace, origin: None, signal, stalled: Cell::new(false), road: None, in_jail: false }
+    }
+
+    /// The same for looking at what a program did in its jail. Rules can say something else to that.
+    #[must_use]
+    pub fn in_jail(&self) -> Self {
+        let Self { limits, pace, origin, signal, road, .. } = *self;
+        Self { limits, pace, origin, signal, stalled: Cell::new(false), road, in_jail: true }
     }
 
     pub(crate) fn on_road(self, road: &'a dyn Road) -> Self {
@@ -301,7 +310,7 @@ impl<'a> Context<'a> {
 
     /// What the policy says to something that the call comes upon, such as a file in a directory that is searched.
     pub fn judge(&self, touch: &Touch) -> Verdict {
-        self.road.map_or_else(Verdict::unknown_effect, |road| road.judge(touch))
+        self.road.map_or_else(Verdict::unknown_effect, |road| road.judge(touch, self.in_jail))
     }
 
     /// Says what the session has now been through. Only the tool knows whether what it saw was a stranger's.

@@ -421,8 +421,8 @@ impl Trip {
 }
 
 impl Road for Trip {
-    fn judge(&self, touch: &Touch) -> Verdict {
-        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
+    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict {
+        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)).in_jail(in_jail))
     }
 
     fn raise(&self, bit: Bit) {

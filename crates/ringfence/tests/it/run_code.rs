@@ -182,6 +182,21 @@ fn rules_are_about_what_programs_do_too() {
 }
 
 #[test]
+fn a_rule_about_one_file_holds_when_its_directory_goes() {
+    let site = Site::new();
+    let config = site.root().join("config.toml");
+    std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\neffect = \"delete\"\npath = \"d/x\"\n").unwrap();
+    site.write("d/x", "x");
+    site.write("d/y", "y");
+    for preset in ["ask", "edits"] {
+        let options = ["--config", config.to_str().unwrap(), "--preset", preset];
+        for code in ["rm d/x", "rm -rf d", "rm -rf d; mkdir d", "rm -rf d; echo > d", "mv d e"] {
+            refused(&site, &options, &bash(code), "wants it asked");
+        }
+    }
+}
+
+#[test]
 fn what_a_rule_keeps_from_being_read_no_program_reads() {
     let site = Site::new();
     let config = site.root().join("config.toml");
