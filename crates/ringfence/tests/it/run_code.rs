@@ -380,13 +380,15 @@ fn what_somebody_else_changed_meanwhile_is_a_conflict_and_stays_theirs() {
     for path in ["a", "b", "d/e"] {
         site.write(path, "old");
     }
+    // A name that was not there is remembered as such by the layer, so the sign is in a file that is.
+    site.write("sign", "");
     let wired = wired(&site);
     let root = site.workspace.clone();
-    let code = "import os, time\nfor p in ('a','b','d/e'): open(p,'w').write('program')\nprint('begun', flush=True)\n\
-                while not os.path.exists('go'): time.sleep(0.01)";
+    let code = "import time\nfor p in ('a','b','d/e'): open(p,'w').write('program')\nprint('begun', flush=True)\n\
+                while not open('sign').read(): time.sleep(0.01)";
     let (reply, _) = run_heard(&wired, &python(code), &CancellationToken::new(), move || {
         std::fs::write(root.join("b"), "person").unwrap();
-        std::fs::write(root.join("go"), "").unwrap();
+        std::fs::write(root.join("sign"), "go").unwrap();
     });
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)), "{reply}");
