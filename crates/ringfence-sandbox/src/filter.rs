@@ -85,6 +85,7 @@ fn refuse_if(tests: &[Test], error: i32) -> Result<BpfProgram, FilterError> {
             Is(position, value) => vec![load(argument(position)), jump(libc::BPF_JEQ, value, 0, past)],
             IsNot(position, value) => vec![load(argument(position)), jump(libc::BPF_JEQ, value, past, 0)],
             Any(position, mask) => vec![load(argument(position)), jump(libc::BPF_JSET, mask, 0, past)],
+            AnyUpper(position, mask) => vec![load(argument(position) + 4), jump(libc::BPF_JSET, mask, 0, past)],
             Bits(position, mask, value) => vec![
                 load(argument(position)),
                 instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask, 0, 0),
@@ -258,7 +259,7 @@ struct RefusedWith {
     calls: &'static [(i64, &'static [Test])],
 }
 
-/// A test of one argument, by its position. All are 32 bits wide: the kernel looks at no more of them.
+/// A test of one argument, by its position. All but pointers are 32 bits wide: the kernel looks at no more of them.
 enum Test {
     Is(u8, u32),
     IsNot(u8, u32),
@@ -266,9 +267,11 @@ enum Test {
     Bits(u8, u32, u32),
     /// One of these bits is set, or more.
     Any(u8, u32),
+    /// The same in the upper half.
+    AnyUpper(u8, u32),
 }
 
-use Test::{Any, Bits, Is, IsNot};
+use Test::{Any, AnyUpper, Bits, Is, IsNot};
 
 const REFUSED_WITH: &[RefusedWith] = &[
     // New namespaces by the older call.
@@ -310,6 +313,16 @@ const REFUSED_WITH: &[RefusedWith] = &[
     },
     // Another way for the kernel to run programs. Asking for the present one and setting the plain one is harmless.
     RefusedWith { error: libc::EPERM, calls: &[(libc::SYS_personality, &[IsNot(0, 0), IsNot(0, QUERY)])] },
+    // The limit of cores, as it is, keeps the program that collects the machine's cores from being started; a lower one
+    // would not (`limits.rs`). Who wants to have none is told that it worked: it did, and some end where it does not.
+    RefusedWith {
+        error: 0,
+        calls: &[
+            (libc::SYS_setrlimit, &[Is(0, CORE)]),
+            (libc::SYS_prlimit64, &[Is(1, CORE), Any(2, u32::MAX)]),
+            (libc::SYS_prlimit64, &[Is(1, CORE), AnyUpper(2, u32::MAX)]),
+        ],
+    },
     // Programs that run as somebody else. Nothing in the jail would obey these bits; they would wait for a commit.
     RefusedWith {
         error: libc::EPERM,
@@ -379,6 +392,7 @@ const TIOCLINUX: u32 = 0x541c;
 const TIOCCONS: u32 = 0x541d;
 const TIOCSETD: u32 = 0x5423;
 const QUERY: u32 = 0xffff_ffff;
+const CORE: u32 = 4;
 const SETUID_OR_SETGID: u32 = libc::S_ISUID | libc::S_ISGID;
 const FILE_TYPE: u32 = libc::S_IFMT;
 const CREATE: u32 = libc::O_CREAT as u32;
@@ -443,6 +457,7 @@ mod tests {
             Test::IsNot(position, value) => arguments[usize::from(position)] as u32 != value,
             Test::Bits(position, mask, value) => arguments[usize::from(position)] as u32 & mask == value,
             Test::Any(position, mask) => arguments[usize::from(position)] as u32 & mask != 0,
+            Test::AnyUpper(position, mask) => (arguments[usize::from(position)] >> 32) as u32 & mask != 0,
         };
         if call > NEWEST {
             return error(libc::ENOSYS);
@@ -462,7 +477,8 @@ mod tests {
             arguments in prop::array::uniform6(prop_oneof![0u64..20, any::<u64>(), Just(0o4755), Just(0x5412)]),
         ) {
             let program = program().unwrap().program;
-            for call in [call, libc::SYS_socket as u32, libc::SYS_openat as u32, libc::SYS_mknodat as u32] {
+            let often = [libc::SYS_socket, libc::SYS_openat, libc::SYS_mknodat, libc::SYS_prlimit64].map(|call| call as u32);
+            for call in often.into_iter().chain([call]) {
                 prop_assert_eq!(verdict(&program, call, arguments), expected(call, arguments));
             }
         }
@@ -509,6 +525,13 @@ mod tests {
             (libc::SYS_ioctl, [-1, 0x541c, 0, 0, 0], libc::EPERM),
             (libc::SYS_personality, [0x0004_0000, 0, 0, 0, 0], libc::EPERM),
             (libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0], 0),
+            // Said to have worked, and never looked at: there is nothing at these addresses.
+            (libc::SYS_setrlimit, [4, 8, 0, 0, 0], 0),
+            (libc::SYS_prlimit64, [0, 4, 8, 0, 0], 0),
+            (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0], 0),
+            (libc::SYS_prlimit64, [0, 4 | 1 << 32, 8, 0, 0], 0),
+            (libc::SYS_prlimit64, [0, 3, 8, 0, 0], libc::EFAULT),
+            (libc::SYS_prlimit64, [0, 4, 0, 0, 0], 0),
             (libc::SYS_fchmodat, [at, path, 0o4755, 0, 0], libc::EPERM),
             (libc::SYS_fchmodat, [at, path, 0o755, 0, 0], libc::ENOENT),
             (libc::SYS_fchmodat, [at, path, 0o1777, 0, 0], libc::ENOENT),

@@ -85,7 +85,6 @@ impl JailLimits {
             (Resource::Fsize, self.file_bytes, self.file_bytes),
             (Resource::Nofile, self.open_files, self.open_files),
             (Resource::Nproc, self.processes, self.processes),
-            (Resource::Core, 0, 0),
             (Resource::Memlock, 64 * KIB, 64 * KIB),
             (Resource::Nice, 0, 0),
             (Resource::Rtprio, 0, 0),
@@ -93,8 +92,17 @@ impl JailLimits {
         if memory == MemoryKeeper::Rlimit {
             wanted.push((Resource::Data, self.memory_bytes, self.memory_bytes));
         }
-        wanted.into_iter().map(|(resource, soft, hard)| (resource, lowered(getrlimit(resource), soft, hard))).collect()
+        let lowered =
+            wanted.into_iter().map(|(resource, soft, hard)| (resource, lowered(getrlimit(resource), soft, hard)));
+        lowered.chain([(Resource::Core, no_core(getrlimit(Resource::Core)))]).collect()
     }
+}
+
+/// No core, neither as a file nor for the program that collects the machine's cores, which is root's and runs outside. With
+/// a limit of zero that program would still be started; with one byte it is not.
+fn no_core(now: Rlimit) -> Rlimit {
+    let most = now.maximum.map_or(1, |most| most.min(1));
+    Rlimit { current: Some(most), maximum: Some(most) }
 }
 
 /// Who bounds the memory of a run.
@@ -120,7 +128,7 @@ mod tests {
 
     use rustix::process::{Resource, Rlimit, getrlimit};
 
-    use super::{JailLimits, LONGEST_WALL, MemoryKeeper, lowered};
+    use super::{JailLimits, LONGEST_WALL, MemoryKeeper, lowered, no_core};
 
     #[test]
     fn tightening_never_loosens() {
@@ -148,6 +156,16 @@ mod tests {
             let now = getrlimit(resource);
             assert!(now.maximum.is_none_or(|most| limit.maximum.unwrap() <= most), "{resource:?}");
         }
+    }
+
+    #[test]
+    fn a_core_is_one_byte_and_therefore_none() {
+        let found = JailLimits::default().rlimits(MemoryKeeper::Cgroup);
+        let cores: Vec<_> = found.iter().filter(|(resource, _)| *resource == Resource::Core).collect();
+        assert_eq!(cores.len(), 1);
+        let now = |current, maximum| Rlimit { current, maximum };
+        assert_eq!(no_core(now(Some(0), None)), now(Some(1), Some(1)));
+        assert_eq!(no_core(now(Some(0), Some(0))), now(Some(0), Some(0)));
     }
 
     #[test]

@@ -115,7 +115,7 @@ attempt(lambda: shutil.rmtree("deep") or True)"#,
         "put another trash there",
         r#"attempt(lambda: any_of(lambda: os.rmdir(".ringfence") or True, lambda: os.rename(".ringfence", "trash") or True))"#,
     ),
-    untried("leave a core behind", r#"attempt(lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] != 0)"#),
+    untried("leave a core behind", r#"attempt(lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] > 1)"#),
     untried(
         "be told of the server's variables",
         r#"attempt(lambda: [n for n in os.environ if n.startswith(("CARGO", "RUST", "RINGFENCE", "SSH", "AWS", "LD_", "XDG_RUNTIME", "DBUS"))] or None)"#,

@@ -89,11 +89,26 @@ attempt(high)"#,
         r#"
 def raised():
     got = []
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
-        try: resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)); got.append(limit)
+    for name in ("NOFILE", "NPROC", "CPU", "FSIZE", "CORE", "MEMLOCK", "NICE", "RTPRIO"):
+        limit = getattr(resource, "RLIMIT_" + name)
+        before = resource.getrlimit(limit)
+        try: resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         except (ValueError, OSError): pass
+        if resource.getrlimit(limit) != before: got.append(name)
     return got or None
 attempt(raised)"#,
+    ),
+    works(
+        "have the machine's collector of cores started",
+        r#"
+def started():
+    # One byte is the only limit with which it is not. Where the server itself has zero, there is no way to one.
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0: raise OSError(errno.ENOTSUP, "the server's own limit is zero")
+    for value in (0, 1 << 20):
+        try: resource.setrlimit(resource.RLIMIT_CORE, (value, value))
+        except (ValueError, OSError): pass
+    return resource.getrlimit(resource.RLIMIT_CORE)[0] != 1
+attempt(started)"#,
     ),
     works_for_root(
         "run before all others",
