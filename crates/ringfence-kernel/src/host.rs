@@ -88,6 +88,8 @@ pub struct Parts {
 pub struct Host {
     pub(crate) parts: Arc<Parts>,
     pub(crate) workers: Arc<Semaphore>,
+    /// The same for calls that end by themselves, such as programs: however many go on for minutes, the others go on too.
+    programs: Arc<Semaphore>,
     /// What each mount is, by its alias. Nothing can be granted on others.
     pub(crate) directories: Arc<BTreeMap<String, String>>,
     pub(crate) turns: Arc<Turns>,
@@ -95,8 +97,9 @@ pub struct Host {
 
 impl Host {
     pub fn new(parts: Parts) -> Self {
-        let workers = Arc::new(Semaphore::new(parts.workers.max(1)));
-        Self { parts: Arc::new(parts), workers, directories: Arc::default(), turns: Arc::default() }
+        let places = || Arc::new(Semaphore::new(parts.workers.max(1)));
+        let (workers, programs) = (places(), places());
+        Self { parts: Arc::new(parts), workers, programs, directories: Arc::default(), turns: Arc::default() }
     }
 
     /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
@@ -306,7 +309,7 @@ impl Host {
     {
         let signal = Signal::new();
         let mut waiting = Waiting { trip: Arc::clone(trip), signal: signal.clone(), over: false };
-        let workers = Arc::clone(&self.workers);
+        let workers = Arc::clone(if trip.stops_itself { &self.programs } else { &self.workers });
         let companion = Arc::clone(trip);
         let job = async move {
             // The semaphore is never closed, so this only ever waits.

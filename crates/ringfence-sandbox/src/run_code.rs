@@ -308,6 +308,7 @@ impl Tool for RunCode {
     type Work = Work;
     type Outcome = Report;
     const STOPS_ITSELF: bool = true;
+    const VERBS: &'static [Verb] = &[Verb::Run, Verb::Fetch, Verb::Create, Verb::Overwrite, Verb::Delete, Verb::Lose];
 
     fn plan(&self, program: Program, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         cx.name_subject(program.language.name());

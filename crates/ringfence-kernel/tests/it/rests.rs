@@ -108,6 +108,28 @@ impl Tool for Program {
     }
 }
 
+/// A call like most.
+struct Glance;
+
+impl Tool for Glance {
+    type Args = Args;
+    type Work = ();
+    type Outcome = Did;
+    const VERBS: &'static [Verb] = &[Verb::Read];
+
+    fn plan(&self, args: Args, _: &Context<'_>) -> Result<Plan<()>, ToolError> {
+        Ok(Plan { touches: vec![touch(Verb::Read, "workspace", &args.path)], work: () })
+    }
+
+    fn preview(&self, (): &mut (), _: &Context<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new("look", "f"))
+    }
+
+    fn run(&self, (): (), _: &Ticket<'_>) -> Result<Did, ToolError> {
+        Ok(Did { committed: false, approved: false, refused: None, left: None })
+    }
+}
+
 fn touch(verb: Verb, mount: &str, path: &str) -> Touch {
     let place = Place { mount: Arc::from(mount), given: path.to_owned(), shown: path.to_owned(), ..Place::default() };
     Touch { verb, place }
@@ -128,6 +150,7 @@ impl Stage {
         let mut registry = Registry::new();
         let tool = Program { go: Mutex::new(go), starts: Arc::clone(&starts), kept: Arc::clone(&kept) };
         registry.register(tool, [Face::standard::<Args, Did>("run")]).unwrap();
+        registry.register(Glance, [Face::standard::<Args, Did>("look")]).unwrap();
         let session = Session {
             id: "test".to_owned(),
             principal: Principal::agent("test"),
@@ -142,7 +165,7 @@ impl Stage {
             approver: Box::new(somebody.clone()),
             audit: Box::new(trace.clone()),
             store: Box::new(MemoryStore::default()),
-            workers: 2,
+            workers: 1,
         });
         Self { host, session: Arc::new(session), somebody, trace, starts, kept }
     }
@@ -292,6 +315,23 @@ async fn a_cancelled_run_ends_by_itself_and_says_what_it_had_to_say() {
         (stage.kept(), stage.trace.lines()),
         (false, vec!["begin python".to_owned(), "end Cancelled python".to_owned()])
     );
+}
+
+#[tokio::test]
+async fn other_calls_go_on_while_programs_take_all_their_places() {
+    let (go, held) = channel();
+    let stage = Arc::new(Stage::new(ByName, Somebody::default(), Some(held)));
+    let program = tokio::spawn({
+        let stage = Arc::clone(&stage);
+        async move { stage.run(json!({"path": "free"})).await }
+    });
+    stage.trace.reaches(1).await;
+    let call = ToolCall { id: "2".to_owned(), name: "look".to_owned(), arguments: json!({"path": "a"}).to_string() };
+    let reply = stage.host.call(&stage.session, call, &CancellationToken::new()).await.unwrap();
+    assert_eq!(reply.error, None, "{}", reply.text);
+    assert!(!program.is_finished());
+    go.send(()).unwrap();
+    assert_eq!(program.await.unwrap()["value"]["committed"], true);
 }
 
 /// Cancels as soon as it hears of anything.
