@@ -27,15 +27,14 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 const BESIDE: &str = "/mnt";
 const SCRIPTS: &str = "/run/ringfence";
 
-/// Brings it all in. `shown` are the mounts of `order.shown`. Gives back the layer.
-pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: Layer, hall: &OwnedFd) -> Result<OwnedFd, Trouble> {
+/// Brings it all in. `shown` are the mounts of `order.shown`.
+pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: &Layer, hall: &OwnedFd) -> Result<(), Trouble> {
     resize_tmp(order.limits.tmp_bytes).map_err(Step::Root.failed())?;
     let workspace = shown.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
-    let layer = layer.lay_over(workspace, order.limits.disk_bytes, hall).map_err(Step::Layer.failed())?;
+    layer.lay_over(workspace, order.limits.disk_bytes, hall).map_err(Step::Layer.failed())?;
     show_beside(order, shown, hall).map_err(Step::Show.failed())?;
     cover_all(order).map_err(Step::Cover.failed())?;
-    write_script(order).map_err(|cause| Step::Script.failed_with(&cause))?;
-    Ok(layer)
+    write_script(order).map_err(|cause| Step::Script.failed_with(&cause))
 }
 
 fn resize_tmp(bytes: u64) -> Result<(), Errno> {
@@ -52,11 +51,12 @@ fn resize(directory: BorrowedFd<'_>, path: &str, bytes: u64) -> Result<(), Errno
     fsconfig_reconfigure(&context)
 }
 
-/// Memory for what the program writes to the workspace.
+/// Memory for what the program writes to the workspace. Whoever has it keeps it to the end of its process: to close a mount
+/// that is attached nowhere, the kernel waits for its other processors, and a run would wait with it.
 #[derive(Debug)]
 pub(crate) struct Layer {
     memory: OwnedFd,
-    upper: OwnedFd,
+    pub(crate) upper: OwnedFd,
     work: OwnedFd,
 }
 
@@ -73,7 +73,7 @@ impl Layer {
     }
 
     /// The workspace below, memory above.
-    fn lay_over(self, workspace: &OwnedFd, bytes: u64, hall: &OwnedFd) -> Result<OwnedFd, Errno> {
+    fn lay_over(&self, workspace: &OwnedFd, bytes: u64, hall: &OwnedFd) -> Result<(), Errno> {
         if bytes != JailLimits::default().disk_bytes {
             resize(self.memory.as_fd(), "", bytes)?;
         }
@@ -84,8 +84,7 @@ impl Layer {
             put(&self.memory, hall, "memory")?;
             overlay_by_paths(hall, "workspace", &[("upperdir", "memory/upper"), ("workdir", "memory/work")])
         })?;
-        attach(&both, CWD, WORKSPACE)?;
-        Ok(self.upper)
+        attach(&both, CWD, WORKSPACE)
     }
 }
 

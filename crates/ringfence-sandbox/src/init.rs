@@ -41,7 +41,8 @@ pub(crate) fn live(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter:
     if bytes.is_empty() {
         sys::leave();
     }
-    let end = ready.and_then(|ready| ready.run(descriptors, &reply)).unwrap_or_else(|trouble| {
+    let end = ready.as_ref().map_err(|trouble| *trouble).and_then(|ready| ready.run(descriptors, &reply));
+    let end = end.unwrap_or_else(|trouble| {
         end_all();
         Reply::Failed(trouble)
     });
@@ -75,11 +76,11 @@ impl Ready {
     }
 
     /// One order, with its descriptors: the order itself, and those that it says.
-    fn run(self, descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
+    fn run(&self, descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
         let failed = || Step::Order.failed::<Errno>();
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         let order = Order::read(text).map_err(failed())?;
-        let layer = claim::bring_in(&order, shown, self.layer, &self.furnished.hall)?;
+        claim::bring_in(&order, shown, &self.layer, &self.furnished.hall)?;
         // If it is not there any more, it said why.
         let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
         // Among them the pipes, which must close with the program.
@@ -90,7 +91,7 @@ impl Ready {
             return Ok(Reply::NoProgram);
         };
         let started = Reply::Started { landlock, proc: self.furnished.proc };
-        let _ = sys::send(reply.as_fd(), &started.encode(), &[layer.as_fd()]);
+        let _ = sys::send(reply.as_fd(), &started.encode(), &[self.layer.upper.as_fd()]);
         let memory = (!order.memory_kept && self.furnished.proc).then_some(order.limits.memory_bytes);
         Ok(reap(self.program, &self.ended, memory))
     }
