@@ -28,6 +28,7 @@ mod path;
 mod preview;
 mod recover;
 mod replace;
+mod repository;
 mod resolve;
 mod search;
 mod slot;

@@ -20,6 +20,7 @@ use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{alike, may_create, read_back, show};
 use crate::path::GuestPath;
 use crate::recover::recover_tree;
+use crate::repository::Repositories;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
@@ -102,6 +103,8 @@ impl Slot {
             let at = At { fd: slot.base(), name: &slot.name };
             slot.sensitivity = slot.mount.weigh(slot.place().sensitive(), at, found);
         }
+        let path = slot.path();
+        slot.sensitivity.protected |= Repositories::with(&slot.mount, std::iter::once(path.as_slice())).have(&path);
         if spot.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != Kind::Directory)
             && meant == Meant::Anything

@@ -7,7 +7,6 @@
 
 mod commit;
 mod compare;
-mod repository;
 mod review;
 mod stage;
 mod step;

@@ -10,7 +10,6 @@ use rustix::fs::OFlags;
 use super::Left;
 use super::commit::commit;
 use super::compare::{Item, Now, place, shown};
-use super::repository::Repositories;
 use super::upper::open_file;
 use crate::content::hash_up_to;
 use crate::digest::{Digest, Hasher};
@@ -19,6 +18,7 @@ use crate::journal::{open_straight, split};
 use crate::mount::look;
 use crate::name::show;
 use crate::preview::{Contents, Diffs, changed};
+use crate::repository::Repositories;
 use crate::stamp::{Kind, Stamp};
 use crate::tools::manifest::touches_below;
 
@@ -90,7 +90,8 @@ impl Left {
     /// What the policy has to judge: every path, and what is in directories that go.
     pub(super) fn find_touches(&mut self, cx: &Context<'_>) {
         let mut touches = Vec::new();
-        let mut repositories = Repositories::new(&self.mount, &self.items);
+        let there = self.items.iter().map(|item| (item.path.as_slice(), item.now.is_some()));
+        let mut repositories = Repositories::new(&self.mount, there);
         for item in &self.items {
             let mut place = place(&self.mount, &item.path);
             place.sensitivity = item.was.as_ref().map(|was| was.sensitivity).unwrap_or_default();

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Place, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch,
+    Verb,
 };
 use rustix::io::Errno;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -30,6 +31,7 @@ use crate::journal::cost;
 use crate::mount::Spot;
 use crate::preview::{Contents, Diffs, changed, check_still_there, fingerprint};
 use crate::replace::{Body, Old, Written, replace};
+use crate::repository::Repositories;
 use crate::slot::{Meant, Parents, STATE_ALIAS, Slot};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
@@ -332,6 +334,20 @@ impl From<Outcome> for Fields {
     }
 }
 
+/// Files that git would act on only together, each of them looked at once more.
+fn pieces(targets: &[Target]) -> Vec<Touch> {
+    let Some(Target { slot: first, .. }) = targets.first() else { return Vec::new() };
+    let paths: Vec<Vec<u8>> = targets.iter().map(|target| target.slot.path()).collect();
+    let mut repositories = Repositories::with(&first.mount, paths.iter().map(Vec::as_slice));
+    let unseen = targets.iter().zip(&paths).filter(|(target, _)| !target.slot.place().sensitivity.protected);
+    let found = unseen.filter(|(_, path)| repositories.have(path));
+    let touch = |place: Place| Touch {
+        verb: Verb::Create,
+        place: Place { sensitivity: Sensitivity { protected: true, ..place.sensitivity }, ..place },
+    };
+    found.map(|(target, _)| touch(target.slot.place())).collect()
+}
+
 impl Tool for ApplyPatch {
     type Args = Args;
     type Work = Work;
@@ -367,6 +383,7 @@ impl Tool for ApplyPatch {
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;
+                touches.extend(pieces(&targets));
                 Ok(Plan { touches, work: Work::Diff(Patching { targets, files, if_match, shown: Vec::new() }) })
             }
         }

@@ -229,3 +229,35 @@ fn a_hint_names_no_contents() {
         assert!(answer.error.is_some() && !answer.text.contains("KEY"), "{}", answer.text);
     }
 }
+
+#[test]
+fn a_repository_is_not_made_piece_by_piece() {
+    let person = Person::saying_no();
+    let new = |path: &str| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n");
+    let whole = ["x/HEAD", "x/objects/a", "x/refs/a"].map(new).concat();
+    for (there, tool, arguments) in [
+        (["x/HEAD", "x/objects/a"], "create_directory", json!({"path": "x/refs"})),
+        (
+            ["x/HEAD", "x/objects/a"],
+            "write_file",
+            json!({"path": "x/refs/heads/a", "content": "x", "createDirs": true}),
+        ),
+        (["x/objects/a", "x/refs/a"], "write_file", json!({"path": "x/HEAD", "content": "x"})),
+        (["x/HEAD", "a"], "write_file", json!({"path": "x/commondir", "content": "x"})),
+        (["x/HEAD", "x/refs/a"], "apply_patch", json!({"patch": new("x/objects/a")})),
+        (["x/a", "b"], "apply_patch", json!({"patch": whole})),
+        (["HEAD", "objects/a"], "create_directory", json!({"path": "refs"})),
+    ] {
+        let world = World::with(setup(&person));
+        there.iter().for_each(|path| world.write(path, "x"));
+        assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{tool} {arguments}");
+    }
+    let world = World::with(setup(&person));
+    ["x/HEAD", "x/objects/a", "x/refs/a"].iter().for_each(|path| world.write(path, "x"));
+    for path in ["x/config", "x/hooks/post-update"] {
+        let arguments = json!({"path": path, "content": "x", "createDirs": true});
+        assert_eq!(world.error("write_file", &arguments), ErrorKind::ApprovalDenied, "{path}");
+    }
+    world.value("write_file", &json!({"path": "y/HEAD", "content": "x", "createDirs": true}));
+    world.value("create_directory", &json!({"path": "y/objects"}));
+}
