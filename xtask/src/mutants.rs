@@ -6,7 +6,7 @@
 use std::process::Command;
 
 /// The files that decide: the policy, the gate, and what stands between a question and its answer.
-const FILES: [&str; 14] = [
+const FILES: [&str; 13] = [
     "ask",
     "bits",
     "desk",
@@ -19,7 +19,6 @@ const FILES: [&str; 14] = [
     "rule_text",
     "rules",
     "seal",
-    "trip",
     "turn",
 ];
 
