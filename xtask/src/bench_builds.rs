@@ -66,8 +66,8 @@ pub(crate) fn run() -> bool {
         return false;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default();
-    let stage = root.join("target/tmp/bench-builds");
-    let _ = fs::remove_dir_all(&stage);
+    // Not below this repository, whose workspace and toolchain are not meant; and on a disk, where a sync means something.
+    let stage = Path::new("/var/tmp").join(format!("ringfence-bench-{}", std::process::id()));
     // Packages bring settings of other programs along, about which a person would be asked.
     let settings = fs::create_dir_all(&stage)
         .and_then(|()| fs::write(stage.join("config.toml"), "[approval]\nunattended = true\n"));
@@ -176,7 +176,7 @@ impl Bench {
                 let (jailed_took, jailed) = timed(|| self.jailed(script, &jailed));
                 taken[0].push(bare_took);
                 taken[1].push(jailed_took);
-                if bare.verdict() != jailed.verdict() || jailed.kept != Some(true) {
+                if bare.verdict() != jailed.verdict() || jailed.refused.is_some() {
                     same = false;
                     say(&format!("{}, {name}: the verdicts differ\n bare: {bare}\n jailed: {jailed}", project.title));
                 }
@@ -235,15 +235,15 @@ impl Bench {
 struct Ended {
     code: Option<i64>,
     printed: String,
-    /// Whether a jailed run's changes were committed.
-    kept: Option<bool>,
+    /// Why a jailed run's changes were not kept.
+    refused: Option<String>,
 }
 
 impl Ended {
     fn bare(output: io::Result<Output>) -> Self {
         match output {
-            Ok(output) => Self { code: output.status.code().map(i64::from), printed: printed(&output), kept: None },
-            Err(error) => Self { code: None, printed: error.to_string(), kept: None },
+            Ok(output) => Self { code: output.status.code().map(i64::from), printed: printed(&output), refused: None },
+            Err(error) => Self { code: None, printed: error.to_string(), refused: None },
         }
     }
 
@@ -253,8 +253,8 @@ impl Ended {
         let value = &reply["value"];
         let Some(code) = value["exitCode"].as_i64() else { return Self::bare(Ok(output)) };
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        let printed = [text("stdout"), text("stderr"), text("refused")].join("\n");
-        Self { code: Some(code), printed, kept: value["committed"].as_bool() }
+        let printed = [text("stdout"), text("stderr")].join("\n");
+        Self { code: Some(code), printed, refused: value["refused"].as_str().map(str::to_owned) }
     }
 
     /// The code and the lines that tell, without how long it took.
@@ -266,7 +266,8 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "code {:?}, kept {:?}: {}", self.code, self.kept, tail(&self.printed))
+        let refused = self.refused.as_deref().unwrap_or_default();
+        write!(f, "code {:?}, {}\n{refused}", self.code, tail(&self.printed))
     }
 }
 
