@@ -15,7 +15,8 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds] |
+const USAGE: &str =
+    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
                    bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
 
   test         format, lints, every test, doc tests
@@ -25,7 +26,7 @@ const USAGE: &str = "usage: cargo xtask test [--full] | bench [PART…] | bench 
   bench mcp    our MCP server and two others with the same client
   bench sandbox
                starting programs: bare, in our jail, in other sandboxes
-  bench sandbox --builds
+  bench sandbox --builds [PROJECT…]
                building and testing real projects, bare and in the jail; committing 10,000 files
   bench search our search and ripgrep's on the same tree
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::run(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),
-        ["bench", "sandbox", "--builds"] => bench_builds::run(),
+        ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }
