@@ -31,7 +31,7 @@ mod warden;
 pub use denied::{Barrier, Denied, WRITABLE, explain};
 pub use environment::EnvironmentError;
 pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
-pub use limits::{JailLimits, LONGEST_WALL};
+pub use limits::JailLimits;
 pub use output::{Captured, HeadTail};
 pub use run_code::{Jail, register};
 pub use sandbox::{Sandbox, Settings};

@@ -1,7 +1,7 @@
 //! How much of anything one run may have.
 //!
-//! Every number that bounds a run is here with its default. Config may set each; a call may only tighten
-//! (`JailLimits::tightened`).
+//! The defaults are for whoever uses the jail as a library. A host's own limits, which config sets and a call can only
+//! tighten, are the kernel's.
 //!
 //! Not here: who keeps them. Resource limits hold each process, a cgroup the whole tree, the jail's mounts the disk, and
 //! the one who waits the time and the output.
@@ -14,9 +14,6 @@ use serde::{Deserialize, Serialize};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-/// No run may be given more time than this.
-pub const LONGEST_WALL: Duration = Duration::from_secs(600);
 
 /// The bounds of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,22 +56,6 @@ impl Default for JailLimits {
 }
 
 impl JailLimits {
-    /// The smaller of each bound.
-    #[must_use]
-    pub fn tightened(&self, other: &Self) -> Self {
-        Self {
-            wall: self.wall.min(other.wall).min(LONGEST_WALL),
-            cpu: self.cpu.min(other.cpu),
-            memory_bytes: self.memory_bytes.min(other.memory_bytes),
-            processes: self.processes.min(other.processes),
-            open_files: self.open_files.min(other.open_files),
-            file_bytes: self.file_bytes.min(other.file_bytes),
-            disk_bytes: self.disk_bytes.min(other.disk_bytes),
-            tmp_bytes: self.tmp_bytes.min(other.tmp_bytes),
-            output_bytes: self.output_bytes.min(other.output_bytes),
-        }
-    }
-
     /// The resource limits to set in the process that asks, none above what it has. Memory is not among them where a
     /// cgroup keeps it: only there is it what the whole tree uses, and programs map much more than they use.
     pub(crate) fn rlimits(&self, memory: MemoryKeeper) -> Vec<(Resource, Rlimit)> {
@@ -128,22 +109,7 @@ mod tests {
 
     use rustix::process::{Resource, Rlimit, getrlimit};
 
-    use super::{JailLimits, LONGEST_WALL, MemoryKeeper, lowered, no_core};
-
-    #[test]
-    fn tightening_never_loosens() {
-        let mine = JailLimits { processes: 8, ..JailLimits::default() };
-        let other = JailLimits { memory_bytes: 1, wall: Duration::from_secs(3600), ..JailLimits::default() };
-        let both = mine.tightened(&other);
-        assert_eq!((both.processes, both.memory_bytes, both.wall), (8, 1, Duration::from_secs(60)));
-        assert_eq!(both, other.tightened(&mine));
-    }
-
-    #[test]
-    fn no_run_gets_more_than_the_longest_time() {
-        let day = JailLimits { wall: Duration::from_secs(86_400), ..JailLimits::default() };
-        assert_eq!(day.tightened(&day).wall, LONGEST_WALL);
-    }
+    use super::{JailLimits, MemoryKeeper, lowered, no_core};
 
     #[test]
     fn a_resource_limit_is_only_lowered() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ringfence::config::{Environment, Flags, load};
+use ringfence::config::{Flags, load};
 use ringfence::store::SqliteStore;
 use ringfence::wire::{Wired, wire};
 use ringfence_kernel::{
@@ -62,18 +62,7 @@ fn site() -> Site {
 }
 
 fn wired(site: &Site, somebody: &Somebody) -> Wired {
-    let environment = Environment {
-        home: Some(site.home.clone()),
-        current: site.current.clone(),
-        managed: site.root().join("managed"),
-        config: None,
-        state: Some(site.state.clone()),
-        config_file: None,
-        user: None,
-        editor: None,
-        no_color: false,
-        program: env!("CARGO_BIN_EXE_ringfence").into(),
-    };
+    let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
     wire(settings, &environment, Box::new(somebody.clone())).unwrap()

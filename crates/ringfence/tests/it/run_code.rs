@@ -2,11 +2,10 @@
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, load};
+use ringfence::config::{Flags, load};
 use ringfence::wire::{Wired, wire};
 use ringfence_kernel::{Listener, Progress, Reply, ToolCall};
 use serde_json::{Value, json};
@@ -327,18 +326,7 @@ impl<F: Fn() + Send + Sync> Listener for OnOutput<F> {
 }
 
 fn wired(site: &Site) -> Wired {
-    let environment = Environment {
-        home: Some(site.home.clone()),
-        current: site.current.clone(),
-        managed: site.root().join("managed"),
-        config: None,
-        state: Some(site.state.clone()),
-        config_file: None,
-        user: None,
-        editor: None,
-        no_color: false,
-        program: PathBuf::from(PROGRAM),
-    };
+    let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
     wire(settings, &environment, Box::new(nobody())).unwrap()

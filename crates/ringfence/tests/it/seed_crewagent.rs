@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 
 use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, Mounted, load};
+use ringfence::config::{Flags, Mounted, load};
 use ringfence::wire::wire;
 use ringfence_fs::Rights;
 use ringfence_kernel::{Dialect, ToolCall};
@@ -467,18 +467,7 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         run: Some(run.id.clone()),
         ..Flags::default()
     };
-    let environment = Environment {
-        home: Some(run.site.home.clone()),
-        current: run.site.current.clone(),
-        managed: run.site.root().join("managed"),
-        config: None,
-        state: Some(run.site.state.clone()),
-        config_file: None,
-        user: None,
-        editor: None,
-        no_color: false,
-        program: env!("CARGO_BIN_EXE_ringfence").into(),
-    };
+    let environment = run.site.environment();
     let wired = wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let messages: Vec<Value> = message["tool_calls"]

@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ringfence::config::Environment;
 use serde_json::Value;
 
 /// The program under test.
@@ -70,6 +71,22 @@ impl Site {
     /// The host path that no reply may have in it.
     pub(crate) fn root(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The same machine for the library, with no config on it.
+    pub(crate) fn environment(&self) -> Environment {
+        Environment {
+            home: Some(self.home.clone()),
+            current: self.current.clone(),
+            managed: self.root().join("managed"),
+            config: None,
+            state: Some(self.state.clone()),
+            config_file: None,
+            user: None,
+            editor: None,
+            no_color: false,
+            program: PROGRAM.into(),
+        }
     }
 
     /// Any program, in the environment of this site and without the terminal of whoever runs the tests.
