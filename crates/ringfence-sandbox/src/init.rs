@@ -86,31 +86,31 @@ impl Ready {
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(Step::Capabilities.failed())?;
-        let Some(landlock) = wait_for_start(&self.socket)? else {
+        if !wait_for_start(&self.socket)? {
             end_all();
             return Ok(Reply::NoProgram);
-        };
-        let started = Reply::Started { landlock, proc: self.furnished.proc };
+        }
+        let started = Reply::Started { proc: self.furnished.proc };
         let _ = sys::send(reply.as_fd(), &started.encode(), &[self.layer.upper.as_fd()]);
         let memory = (!order.memory_kept && self.furnished.proc).then_some(order.limits.memory_bytes);
         Ok(reap(self.program, &self.ended, memory))
     }
 }
 
-/// Whether Landlock stands, once the program runs; nothing, if there is no such program.
-fn wait_for_start(socket: &OwnedFd) -> Result<Option<bool>, Trouble> {
-    let mut stands = None;
+/// True once the program runs, behind every wall; false, if there is no such program.
+fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
+    let mut stands = false;
     loop {
         let mut buffer = [0; LONGEST];
         let (bytes, _) = sys::receive(socket.as_fd(), &mut buffer).map_err(Step::Start.failed())?;
         if bytes.is_empty() {
             // Its end of the socket closed with the change of programs, or with its death before that.
-            return stands.map(Some).ok_or(Errno::PIPE).map_err(Step::Start.failed());
+            return stands.then_some(true).ok_or(Errno::PIPE).map_err(Step::Start.failed());
         }
         match Reply::decode(bytes).map_err(Step::Start.failed())? {
-            Reply::Started { landlock, .. } => stands = Some(landlock),
+            Reply::Started { .. } => stands = true,
             Reply::Failed(trouble) => return Err(trouble),
-            _ => return Ok(None),
+            _ => return Ok(false),
         }
     }
 }

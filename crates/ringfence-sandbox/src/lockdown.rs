@@ -102,11 +102,13 @@ fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> 
         setrlimit(resource, limit).map_err(Step::Limits.failed())?;
     }
     let rules = rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?;
-    let confined = rules.confine().map_err(no_rules)?;
+    if rules.confine().map_err(no_rules)? == Confined::Not {
+        return Err(Step::Landlock.failed()(Errno::NOSYS).into());
+    }
     drop_capabilities().map_err(Step::Capabilities.failed())?;
     filter.install().map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
 
-    let started = Reply::Started { landlock: confined != Confined::Not, proc: true };
+    let started = Reply::Started { proc: true };
     sys::send(socket.as_fd(), &started.encode(), &[]).map_err(Step::Start.failed())?;
     Err(program.execute())
 }

@@ -71,7 +71,6 @@ pub(crate) enum Reply {
     Mapped,
     /// With the upper layer. The program runs, inside these walls.
     Started {
-        landlock: bool,
         proc: bool,
     },
     /// Everything is dead.
@@ -151,7 +150,7 @@ impl From<Trouble> for Failure {
         let cause = std::io::Error::from_raw_os_error(trouble.errno);
         let said = || format!("it could not {} ({cause})", trouble.step.words());
         match trouble.step {
-            Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Seccomp => {
+            Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Landlock | Step::Seccomp => {
                 Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
             }
             Step::Find => Self::unavailable(
@@ -227,7 +226,7 @@ impl Reply {
             Self::Ready => text.byte(0),
             Self::Made => text.byte(1),
             Self::Mapped => text.byte(2),
-            Self::Started { landlock, proc } => text.byte(3).flag(*landlock).flag(*proc),
+            Self::Started { proc } => text.byte(3).flag(*proc),
             Self::Ended { status: Status::Exited(code), memory } => {
                 text.byte(4).byte(0).number(*code as u32).flag(*memory)
             }
@@ -246,7 +245,7 @@ impl Reply {
             0 => Self::Ready,
             1 => Self::Made,
             2 => Self::Mapped,
-            3 => Self::Started { landlock: reader.flag()?, proc: reader.flag()? },
+            3 => Self::Started { proc: reader.flag()? },
             4 => {
                 let kind = if reader.byte()? == 0 { Status::Exited } else { Status::Killed };
                 Self::Ended { status: kind(reader.small()? as i32), memory: reader.flag()? }

@@ -33,7 +33,7 @@ const FLOOD: u64 = 16;
 const LEAST_FLOOD: u64 = 64 << 20;
 
 /// Walls without which no program is started.
-const ALWAYS: [Wall; 9] = [
+const ALWAYS: [Wall; 10] = [
     Wall::UserNamespace,
     Wall::MountNamespace,
     Wall::PidNamespace,
@@ -43,6 +43,7 @@ const ALWAYS: [Wall; 9] = [
     Wall::CgroupNamespace,
     Wall::Overlay,
     Wall::Seccomp,
+    Wall::Landlock,
 ];
 
 /// A run that is under way.
@@ -200,10 +201,9 @@ impl<'a> Run<'a> {
         let descriptor = descriptors.into_iter().next();
         match Reply::decode(bytes).map_err(|_| Failure::Lost("the jail"))? {
             Reply::Made => self.jail = descriptor,
-            Reply::Started { landlock, proc } => {
+            Reply::Started { proc } => {
                 self.upper = descriptor;
                 self.walls = ALWAYS.to_vec();
-                self.walls.extend(landlock.then_some(Wall::Landlock));
                 self.walls.extend(proc.then_some(Wall::Proc));
             }
             Reply::Ended { status, memory } => {

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use ringfence_sandbox::{Failure, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::world::{Seen, World, everyone, is_told};
+use crate::world::{Seen, World, everyone, everyone_alone, is_told};
 
 #[test]
 fn there_is_no_network_but_loopback() {
@@ -110,6 +111,21 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
         let lost = world.run(&["true"], "", &Seen::default());
         assert!(matches!(lost, Err(Failure::Lost(_))), "{lost:?}");
         assert_eq!(world.says("echo again"), "again\n");
+    });
+}
+
+/// A wall that is promised and cannot be had is no reason to do without it.
+#[test]
+fn nothing_runs_where_the_kernel_has_no_landlock() {
+    everyone_alone("lives::nothing_runs_where_the_kernel_has_no_landlock", || {
+        let calls = [(libc::SYS_landlock_create_ruleset, Vec::new())].into_iter().collect();
+        let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, refuse, arch).unwrap();
+        seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        let world = World::new();
+        let failure = world.run(&["bash", "/run/ringfence/main"], "true", &Seen::default()).unwrap_err();
+        assert!(matches!(failure, Failure::Unavailable { .. }), "{failure:?}");
     });
 }
 
