@@ -96,6 +96,13 @@ pub struct Notes {
     pub modified: bool,
 }
 
+impl ErrorKind {
+    /// What programs outside of any dialect call it: the standard one's name.
+    pub fn name(self) -> &'static str {
+        standard(self)
+    }
+}
+
 fn standard(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidArgs => "INVALID_ARGS",

@@ -45,6 +45,23 @@ pub enum Scope {
     Admin,
 }
 
+impl Scope {
+    pub const ALL: [Self; 4] = [Self::Call, Self::Approve, Self::Undo, Self::Admin];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Approve => "approve",
+            Self::Undo => "undo",
+            Self::Admin => "admin",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+}
+
 impl Principal {
     /// An agent: it may call, and can never answer its own request.
     pub fn agent(name: impl Into<String>) -> Self {

@@ -20,6 +20,7 @@ use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
+use crate::mcp::ServeError;
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
 use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
@@ -290,8 +291,8 @@ pub(crate) enum Failure {
     Token(#[from] TokenError),
     #[error(transparent)]
     Install(#[from] InstallError),
-    #[error("cannot serve there: {0}")]
-    Serve(std::io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     #[error("the runtime cannot start: {0}")]
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
@@ -332,8 +333,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
         Command::Mcp { command: Some(command), .. } => tell(install(&settings, &environment, command)?),
-        Command::Serve(options) => tell(serve(settings, &environment, options)?),
-        Command::Token { command } => tell(token(&settings, command)?),
+        Command::Serve(options) => tell(serve(settings, cli.options.flags(), &environment, options)?),
+        Command::Token { command } => tell(token(&settings, &environment, command)?),
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
@@ -344,7 +345,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Policy { command: PolicyCommand::Show } => {
             print(&policy_text::show(&unasked(settings, &environment)?.settings.rules()), SUCCESS)
         }
-        Command::Changes(command) => changes(&wire_for_person(settings, &environment)?, command),
+        Command::Changes(command) => changes(&wire_for_person(settings, &environment, None)?, command),
         Command::Policy { command: PolicyCommand::Grants { command } } => {
             tell(grants(&settings, &environment, command)?)
         }

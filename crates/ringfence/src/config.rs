@@ -136,6 +136,8 @@ pub struct Settings {
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
     pub run_code: RunCode,
+    /// Workspaces that sessions of `ringfence serve` can be begun on, by their names.
+    pub workspaces: BTreeMap<String, String>,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
@@ -212,6 +214,7 @@ impl Environment {
 struct ConfigFile {
     agents: BTreeMap<String, AgentKeys>,
     mounts: BTreeMap<String, MountKeys>,
+    workspaces: BTreeMap<String, String>,
     policy: PolicyKeys,
     dialect: Option<Word<Dialect>>,
     preset: Option<Word<Preset>>,
@@ -395,6 +398,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
             .filter(|count| *count > 0)
             .unwrap_or(20),
         run_code,
+        // What the owner of the machine calls by a name is called so for everybody.
+        workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         warnings,
     })
 }

@@ -3,6 +3,7 @@
 //! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line
 //! and `mcp` the one for agents.
 
+mod api;
 mod approvals_text;
 pub mod approve;
 mod changes_text;
@@ -16,6 +17,7 @@ mod limits_config;
 pub mod log;
 pub mod mcp;
 mod owner;
+mod page;
 mod policy_text;
 pub mod prompt;
 mod rules_config;

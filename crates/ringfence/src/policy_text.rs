@@ -19,7 +19,7 @@ pub(crate) fn show(rules: &Rules) -> String {
     text
 }
 
-fn remark(layer: Layer) -> &'static str {
+pub(crate) fn remark(layer: Layer) -> &'static str {
     match layer {
         Layer::Workspace => ": tightens what the others decide",
         Layer::Managed => ": set by this machine's owner",

@@ -1,25 +1,31 @@
 //! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ringfence_kernel::{AuditSink, Scope};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{Before, Ingredients};
 use crate::approve::by_setting;
 use crate::cli::{Failure, complain, warn_of};
-use crate::config::{Environment, Settings};
+use crate::config::{Environment, Flags, Settings};
 use crate::in_charge::Done;
 use crate::mcp::install::{Client, Setting, plan};
 use crate::mcp::{Front, Listening};
 use crate::signals::Signals;
+use crate::terminal::Terminal;
 use crate::tokens::Tokens;
 use crate::wire::{Wired, wire_mcp, workspace_of};
+
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7431")]
+    #[arg(long, visible_alias = "listen", value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
     address: SocketAddr,
     /// A page that may call, such as `http://localhost:6274`, beside those of this server.
     #[arg(long, value_name = "ORIGIN")]
@@ -27,6 +33,9 @@ pub(crate) struct ServeOptions {
     /// How long a call waits for a person before its client is told to come again.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     wait: u64,
+    /// How many requests a second each token may make.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
+    rate: u32,
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,7 +52,18 @@ pub(crate) enum McpCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
     /// Make a token for an agent of this name, and print it this once.
-    New { name: String },
+    New {
+        name: String,
+        /// What it is good for: call, approve, undo or admin. More than `call` needs a person at this terminal.
+        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [Named(Scope::Call)])]
+        scope: Vec<Named>,
+    },
+    /// Print a link that opens the page of a server that runs, logged in, once. Needs a person at this terminal.
+    Link {
+        /// Where the server listens.
+        #[arg(long, value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
+        address: SocketAddr,
+    },
     /// Print the names of the tokens that there are.
     List,
     /// Take one back, from the next request on.
@@ -52,7 +72,7 @@ pub(crate) enum TokenCommand {
 
 /// Serves until the client closes its side, or a signal comes.
 pub(crate) fn mcp(settings: Settings, environment: &Environment, wait: Duration) -> Result<Done, Failure> {
-    let (front, wired) = front(settings, environment, wait)?;
+    let (front, wired) = front(settings, environment, wait, None)?;
     serving(async |stop| front.serve_stdio(&wired, stop).await)?;
     Ok(Done::Print(String::new()))
 }
@@ -72,20 +92,56 @@ pub(crate) fn install(settings: &Settings, environment: &Environment, command: M
 }
 
 /// Serves until a signal comes.
-pub(crate) fn serve(settings: Settings, environment: &Environment, options: ServeOptions) -> Result<Done, Failure> {
-    let ServeOptions { address, origin, wait } = options;
-    let listening = Listening { address, origins: origin, tokens: Tokens::new(&settings.state) };
-    listening.tokens.check_any()?;
-    let (front, wired) = front(settings, environment, Duration::from_secs(wait))?;
-    let listens = |address| complain(&format!("serving http://{address}/mcp"));
-    serving(async |stop| front.serve_http(&wired, listening, stop, listens).await)?.map_err(Failure::Serve)?;
+pub(crate) fn serve(
+    settings: Settings,
+    flags: Flags,
+    environment: &Environment,
+    options: ServeOptions,
+) -> Result<Done, Failure> {
+    let ServeOptions { address, origin, wait, rate } = options;
+    let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
+    let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
+    let api = Before::new(ingredients);
+    let listening = Listening { address, origins: origin, tokens: tokens.clone() };
+    let (front, wired) = front(settings, environment, wait, Some(api.tap()))?;
+    let listens = |address| {
+        complain(&format!("serving http://{address}/mcp"));
+        match tokens.make_code() {
+            Ok(code) => complain(&format!("the page, once: {}", link(address, &code))),
+            Err(error) => complain(&format!("there is no link to the page: {error}")),
+        }
+    };
+    serving(async |stop| front.serve_http(&wired, listening, api, stop, listens).await)??;
     Ok(Done::Print(String::new()))
 }
 
-pub(crate) fn token(settings: &Settings, command: TokenCommand) -> Result<Done, Failure> {
+fn link(address: SocketAddr, code: &str) -> String {
+    format!("http://{address}/#login={code}")
+}
+
+pub(crate) fn token(settings: &Settings, environment: &Environment, command: TokenCommand) -> Result<Done, Failure> {
     let tokens = Tokens::new(&settings.state);
+    let confirm = |shown: &str| {
+        let terminal = Terminal::new(&settings.state, environment);
+        terminal.confirm(shown, "make it?").map_err(|_| Failure::NobodyHere)
+    };
     Ok(Done::Print(match command {
-        TokenCommand::New { name } => tokens.make(&name)? + "\n",
+        TokenCommand::New { name, scope } => {
+            let scopes: BTreeSet<Scope> = scope.into_iter().map(|Named(scope)| scope).collect();
+            if scopes.iter().any(|scope| *scope != Scope::Call) {
+                let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
+                if !confirm(&format!("a token `{name}` for: {}\n", names.join(", ")))? {
+                    return Ok(Done::Nothing);
+                }
+            }
+            tokens.make(&name, scopes)? + "\n"
+        }
+        TokenCommand::Link { address } => {
+            if !confirm("a link to the page, for whoever opens it first\n")? {
+                return Ok(Done::Nothing);
+            }
+            link(address, &tokens.make_code()?) + "\n"
+        }
         TokenCommand::List => tokens.list()?,
         TokenCommand::Revoke { name } => {
             tokens.revoke(&name)?;
@@ -94,10 +150,30 @@ pub(crate) fn token(settings: &Settings, command: TokenCommand) -> Result<Done, 
     }))
 }
 
-fn front(settings: Settings, environment: &Environment, wait: Duration) -> Result<(Front, Wired), Failure> {
+/// A scope as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named(Scope);
+
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+fn scope(name: &str) -> Result<Named, String> {
+    let names = || Scope::ALL.map(Scope::name).join(", ");
+    Scope::named(name).map(Named).ok_or_else(|| format!("it is one of {}", names()))
+}
+
+fn front(
+    settings: Settings,
+    environment: &Environment,
+    wait: Duration,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<(Front, Wired), Failure> {
     let front = Front::new(wait);
     let approver = by_setting(&settings, || front.approver());
-    let wired = wire_mcp(settings, environment, approver, front.roots())?;
+    let wired = wire_mcp(settings, environment, approver, front.roots(), tap)?;
     warn_of(&wired);
     Ok((front, wired))
 }

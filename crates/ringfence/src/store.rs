@@ -59,6 +59,9 @@ const MIGRATIONS: &[&str] = &[
     CREATE TABLE trusted (directory TEXT PRIMARY KEY, sha256 TEXT NOT NULL, who TEXT NOT NULL, since INTEGER NOT NULL)
         WITHOUT ROWID;
 ",
+    "
+    CREATE TABLE sittings (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
+",
 ];
 
 /// Requests and grants that outlive the process.
@@ -97,6 +100,27 @@ impl SqliteStore {
     pub fn distrust(&self, directory: &str) -> Result<bool, StoreLost> {
         self.read(false, |connection| {
             Ok(connection.execute("DELETE FROM trusted WHERE directory = ?1", [directory])? > 0)
+        })
+    }
+
+    /// Keeps a session of the API, in place of what was kept of it before, and of all only so many.
+    pub fn keep_sitting(&self, id: &str, body: &str, most: usize) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let query = "INSERT INTO sittings (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2";
+            change.execute(query, [id, body])?;
+            let query = "DELETE FROM sittings WHERE number NOT IN
+                         (SELECT number FROM sittings ORDER BY number DESC LIMIT ?1)";
+            change.execute(query, [i64::try_from(most).unwrap_or(i64::MAX)])?;
+            Ok(change.commit()?)
+        })
+    }
+
+    /// What is kept of sessions of the API, the oldest first.
+    pub fn sittings(&self) -> Result<Vec<String>, StoreLost> {
+        self.read(Vec::new(), |connection| {
+            let mut statement = connection.prepare("SELECT body FROM sittings ORDER BY number")?;
+            Ok(statement.query_map([], text)?.collect::<Result<_, _>>()?)
         })
     }
 

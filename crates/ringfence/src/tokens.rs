@@ -1,22 +1,35 @@
 //! Tokens: what a client shows at the door of `ringfence serve`.
 //!
-//! A token is made once, printed once, and kept only as its hash. Whoever has one is the agent that it is named after, and
-//! can call tools; nothing else comes with it.
+//! A token is made once, printed once, and kept only as its hash. Whoever has one is who it is named after, and may do what
+//! its scopes say: an agent's is for calls alone. One that the page got by a link of the server's own terminal is a
+//! person's, and ends by itself.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
+use ringfence_kernel::{Assurance, Principal, Scope};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 const FILE: &str = "tokens.json";
+const LOCK: &str = "tokens.lock";
 const LONGEST_FILE: u64 = 1 << 20;
 const LONGEST_NAME: usize = 64;
+
+/// How long the token of a page holds.
+pub const PAGE_TIME: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How long a link to the page can be used.
+const LINK_TIME: Duration = Duration::from_secs(60 * 60);
+
+/// More tokens than this are nobody's.
+const MOST: usize = 1024;
 
 /// What every token begins with, so that it is known where one was left lying about.
 const MARK: &str = "rft_";
@@ -30,8 +43,8 @@ pub enum TokenError {
     Taken(String),
     #[error("there is no token `{0}`; `ringfence token list` has those that there are")]
     Unknown(String),
-    #[error("there is no token yet; `ringfence token new NAME` makes one")]
-    None,
+    #[error("there are {MOST} tokens; `ringfence token revoke NAME` takes one back")]
+    TooMany,
     #[error("the system gives no random bytes")]
     Entropy,
     #[error("the file of tokens cannot be used")]
@@ -44,6 +57,26 @@ pub struct Tokens {
     directory: PathBuf,
 }
 
+/// Somebody who showed a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub name: Arc<str>,
+    pub scopes: BTreeSet<Scope>,
+    /// How sure it is that an answer that comes with it is a person's.
+    pub assurance: Assurance,
+}
+
+impl Owner {
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+
+    /// Who answers, where they may.
+    pub fn principal(&self) -> Principal {
+        Principal { name: self.name.to_string(), scopes: self.scopes.clone() }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -51,6 +84,29 @@ struct Kept {
     /// SHA-256 of the token, which is random and long enough for that.
     hash: String,
     since: String,
+    #[serde(default = "calls_only")]
+    scopes: BTreeSet<Scope>,
+    /// A page has it, which a person opened by a link of ours.
+    #[serde(default)]
+    page: bool,
+    /// When it ends, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
+}
+
+impl Kept {
+    /// It is no token, but what a page gets one for.
+    fn is_code(&self) -> bool {
+        self.page && self.scopes.is_empty()
+    }
+
+    fn holds(&self, now: SystemTime) -> bool {
+        self.until.is_none_or(|until| SystemTime::UNIX_EPOCH + Duration::from_secs(until) > now)
+    }
+}
+
+fn calls_only() -> BTreeSet<Scope> {
+    BTreeSet::from([Scope::Call])
 }
 
 impl Tokens {
@@ -59,26 +115,67 @@ impl Tokens {
     }
 
     /// Makes a token. This is the only time that it can be seen.
-    pub fn make(&self, name: &str) -> Result<String, TokenError> {
+    pub fn make(&self, name: &str, scopes: BTreeSet<Scope>) -> Result<String, TokenError> {
         let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(fits) {
             return Err(TokenError::Name(name[..name.floor_char_boundary(LONGEST_NAME)].to_owned()));
         }
+        self.add(name, scopes, None)
+    }
+
+    /// Makes a code that a page is let in by, once. For a person who can read where it is printed.
+    pub fn make_code(&self) -> Result<String, TokenError> {
+        // No agent's token is called so: the brackets are not for names that people give.
+        let name = format!("link ({})", &secret("")?[..8]);
+        self.add(&name, BTreeSet::new(), Some(SystemTime::now() + LINK_TIME))
+    }
+
+    /// A page's token for a code, which is used up by it. Nothing for one that is not good.
+    pub fn redeem(&self, code: &str) -> Result<Option<(String, Owner)>, TokenError> {
+        let (hash, now) = (hash(code), SystemTime::now());
+        {
+            let _alone = self.alone()?;
+            let mut all = self.load()?;
+            let is_it = |kept: &Kept| kept.hash == hash && kept.is_code() && kept.holds(now);
+            let Some(place) = all.iter().position(is_it) else { return Ok(None) };
+            all.remove(place);
+            self.save(&all)?;
+        }
+        let token = self.make_for_page(PAGE_TIME)?;
+        let owner = self.owner(&token)?;
+        Ok(owner.map(|owner| (token, owner)))
+    }
+
+    /// Makes a token for a page that a person opened.
+    fn make_for_page(&self, time: Duration) -> Result<String, TokenError> {
+        let name = format!("page ({})", &secret("")?[..8]);
+        let scopes = Scope::ALL.into_iter().collect();
+        self.add(&name, scopes, Some(SystemTime::now() + time))
+    }
+
+    fn add(&self, name: &str, scopes: BTreeSet<Scope>, page_until: Option<SystemTime>) -> Result<String, TokenError> {
+        let token = secret(MARK)?;
+        let now = SystemTime::now();
+        let _alone = self.alone()?;
         let mut all = self.load()?;
+        all.retain(|kept| kept.holds(now));
         if all.iter().any(|kept| kept.name == name) {
             return Err(TokenError::Taken(name.to_owned()));
         }
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|_| TokenError::Entropy)?;
-        let token = format!("{MARK}{}", hex(&bytes));
-        let since = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        all.push(Kept { name: name.to_owned(), hash: hash(&token), since });
+        if all.len() >= MOST {
+            return Err(TokenError::TooMany);
+        }
+        let since = humantime::format_rfc3339_seconds(now).to_string();
+        let until = page_until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|t| t.as_secs());
+        let (name, page) = (name.to_owned(), page_until.is_some());
+        all.push(Kept { name, hash: hash(&token), since, scopes, page, until });
         self.save(&all)?;
         Ok(token)
     }
 
     /// Takes a token back, from the next request on.
     pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
+        let _alone = self.alone()?;
         let mut all = self.load()?;
         let before = all.len();
         all.retain(|kept| kept.name != name);
@@ -88,20 +185,38 @@ impl Tokens {
         }
     }
 
-    /// A line for each: its name, and since when it is there.
+    /// A line for each: since when it is there, its name, and what it is good for.
     pub fn list(&self) -> Result<String, TokenError> {
-        Ok(self.load()?.iter().map(|kept| format!("{}  {}\n", kept.since, kept.name)).collect())
-    }
-
-    /// Fails where nobody could be let in.
-    pub fn check_any(&self) -> Result<(), TokenError> {
-        if self.load()?.is_empty() { Err(TokenError::None) } else { Ok(()) }
+        let now = SystemTime::now();
+        let line = |kept: &Kept| {
+            let scopes: Vec<&str> = kept.scopes.iter().map(|scope| scope.name()).collect();
+            format!("{}  {}  {}\n", kept.since, kept.name, scopes.join(","))
+        };
+        Ok(self.load()?.iter().filter(|kept| kept.holds(now) && !kept.is_code()).map(line).collect())
     }
 
     /// Whose token this is.
-    pub fn owner(&self, token: &str) -> Result<Option<Arc<str>>, TokenError> {
-        let hash = hash(token);
-        Ok(self.load()?.into_iter().find(|kept| kept.hash == hash).map(|kept| Arc::from(kept.name)))
+    pub fn owner(&self, token: &str) -> Result<Option<Owner>, TokenError> {
+        let (hash, now) = (hash(token), SystemTime::now());
+        let found = self.load()?.into_iter().find(|kept| kept.hash == hash && kept.holds(now) && !kept.is_code());
+        Ok(found.map(|kept| Owner {
+            name: Arc::from(kept.name),
+            scopes: kept.scopes,
+            assurance: if kept.page { Assurance::Person } else { Assurance::Relayed },
+        }))
+    }
+
+    /// Nobody else changes the file while this is held.
+    fn alone(&self) -> Result<File, TokenError> {
+        let lock = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS);
+            let file = options.open(self.directory.join(LOCK))?;
+            file.lock()?;
+            Ok(file)
+        };
+        lock().map_err(TokenError::File)
     }
 
     fn load(&self) -> Result<Vec<Kept>, TokenError> {
@@ -120,7 +235,6 @@ impl Tokens {
     fn save(&self, all: &[Kept]) -> Result<(), TokenError> {
         let text = serde_json::to_vec_pretty(all).map_err(|error| TokenError::File(error.into()))?;
         let write = || {
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             let new = self.directory.join(format!("{FILE}.{}", std::process::id()));
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(&text)?;
@@ -131,7 +245,14 @@ impl Tokens {
     }
 }
 
-fn hash(token: &str) -> String {
+/// Something that nobody guesses.
+pub(crate) fn secret(mark: &str) -> Result<String, TokenError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|_| TokenError::Entropy)?;
+    Ok(format!("{mark}{}", hex(&bytes)))
+}
+
+pub(crate) fn hash(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
 }
 
@@ -141,20 +262,25 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::time::Duration;
 
-    use super::Tokens;
+    use ringfence_kernel::{Assurance, Scope};
+
+    use super::{Tokens, calls_only};
 
     #[test]
     fn a_token_is_good_until_it_is_taken_back_and_is_kept_nowhere() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(&directory.path().join("state"));
-        tokens.check_any().unwrap_err();
-        let (first, second) = (tokens.make("first").unwrap(), tokens.make("second").unwrap());
+        let make = |name| tokens.make(name, calls_only()).unwrap();
+        let (first, second) = (make("first"), make("second"));
         assert_ne!(first, second);
-        assert_eq!(tokens.owner(&first).unwrap().as_deref(), Some("first"));
+        let name = |token: &str| tokens.owner(token).unwrap().map(|owner| owner.name.to_string());
+        assert_eq!(name(&first).as_deref(), Some("first"));
         for other in ["", "rft_", &first[..first.len() - 1], &format!("{first}0"), &first.to_uppercase()] {
-            assert_eq!(tokens.owner(other).unwrap(), None, "{other}");
+            assert_eq!(name(other), None, "{other}");
         }
         let file = directory.path().join("state/tokens.json");
         let kept = std::fs::read_to_string(&file).unwrap();
@@ -162,17 +288,56 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         tokens.revoke("first").unwrap();
         tokens.revoke("first").unwrap_err();
-        assert_eq!(tokens.owner(&first).unwrap(), None);
-        assert_eq!(tokens.owner(&second).unwrap().as_deref(), Some("second"));
+        assert_eq!(name(&first), None);
+        assert_eq!(name(&second).as_deref(), Some("second"));
     }
 
     #[test]
     fn a_name_is_for_one_token_and_has_no_surprises() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
-        tokens.make("a").unwrap();
-        for name in ["a", "", "b c", "b/c", "ü", &"x".repeat(65)] {
-            tokens.make(name).unwrap_err();
+        tokens.make("a", calls_only()).unwrap();
+        for name in ["a", "", "b c", "b/c", "ü", "page (0)", &"x".repeat(65)] {
+            tokens.make(name, calls_only()).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_token_is_good_for_its_scopes_and_only_a_page_s_is_a_person_s() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = Tokens::new(directory.path());
+        let agent = tokens.owner(&tokens.make("agent", calls_only()).unwrap()).unwrap().unwrap();
+        assert!(agent.may(Scope::Call) && !agent.may(Scope::Approve) && !agent.may(Scope::Undo));
+        let script = tokens.make("script", BTreeSet::from([Scope::Approve])).unwrap();
+        let script = tokens.owner(&script).unwrap().unwrap();
+        assert_eq!((script.may(Scope::Call), script.may(Scope::Approve)), (false, true));
+        assert_eq!((agent.assurance, script.assurance), (Assurance::Relayed, Assurance::Relayed));
+        let page = tokens.owner(&tokens.make_for_page(Duration::from_secs(60)).unwrap()).unwrap().unwrap();
+        assert_eq!((page.may(Scope::Approve), page.assurance), (true, Assurance::Person));
+        assert_eq!(tokens.owner(&tokens.make_for_page(Duration::ZERO).unwrap()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_link_lets_one_page_in_and_is_no_token_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = Tokens::new(directory.path());
+        let code = tokens.make_code().unwrap();
+        assert_eq!(tokens.owner(&code).unwrap(), None);
+        assert!(!tokens.list().unwrap().contains("link"));
+        let agent = tokens.make("agent", calls_only()).unwrap();
+        assert!(tokens.redeem(&agent).unwrap().is_none());
+        let (token, owner) = tokens.redeem(&code).unwrap().unwrap();
+        assert_eq!(tokens.owner(&token).unwrap(), Some(owner));
+        assert!(tokens.redeem(&code).unwrap().is_none() && tokens.redeem(&token).unwrap().is_none());
+    }
+
+    #[test]
+    fn tokens_of_an_older_file_are_for_calls_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = Tokens::new(directory.path());
+        let kept = format!(r#"[{{"name":"old","hash":"{}","since":"2026-01-01T00:00:00Z"}}]"#, super::hash("rft_x"));
+        std::fs::write(directory.path().join("tokens.json"), kept).unwrap();
+        let owner = tokens.owner("rft_x").unwrap().unwrap();
+        assert_eq!((owner.scopes, owner.assurance), (calls_only(), Assurance::Relayed));
     }
 }

@@ -125,7 +125,17 @@ impl Who {
 
 /// Puts a host together for an agent, that asks this approver.
 pub fn wire(settings: Settings, environment: &Environment, approver: Box<dyn Approver>) -> Result<Wired, WireError> {
-    wire_for(Who::Agent, settings, environment, approver)
+    wire_for(Who::Agent, settings, environment, Ends { approver, tap: None })
+}
+
+/// The same, with somebody who hears every record.
+pub fn wire_heard(
+    settings: Settings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    tap: Box<dyn AuditSink>,
+) -> Result<Wired, WireError> {
+    wire_for(Who::Agent, settings, environment, Ends { approver, tap: Some(tap) })
 }
 
 /// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
@@ -134,24 +144,30 @@ pub fn wire_mcp(
     environment: &Environment,
     approver: Box<dyn Approver>,
     roots: Roots,
+    tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Wired, WireError> {
-    wire_for(Who::Client(roots), settings, environment, approver)
+    wire_for(Who::Client(roots), settings, environment, Ends { approver, tap })
 }
 
 /// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
 /// dialect, whatever agents have.
-pub fn wire_for_person(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
+pub fn wire_for_person(
+    settings: Settings,
+    environment: &Environment,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<Wired, WireError> {
     let settings =
         Settings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: Choice::default(), ..settings };
-    wire_for(Who::Person, settings, environment, Box::new(OwnWord))
+    wire_for(Who::Person, settings, environment, Ends { approver: Box::new(OwnWord), tap })
 }
 
-fn wire_for(
-    who: Who,
-    mut settings: Settings,
-    environment: &Environment,
+/// What a front brings: who is asked, and who hears of everything.
+struct Ends {
     approver: Box<dyn Approver>,
-) -> Result<Wired, WireError> {
+    tap: Option<Box<dyn AuditSink>>,
+}
+
+fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: Ends) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = match &who {
         Who::Agent | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
@@ -217,8 +233,8 @@ fn wire_for(
             Who::Client(roots) => Box::new(Narrowed { policy, roots }),
             Who::Agent | Who::Person => Box::new(policy),
         },
-        approver,
-        audit: audit(&settings, run.as_deref())?,
+        approver: ends.approver,
+        audit: audit(&settings, run.as_deref(), ends.tap)?,
         store: Box::new(store),
         workers: WORKERS,
     });
@@ -338,8 +354,12 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
     }
 }
 
-/// The chain, the log of the run if there is one, and the log lines where they are wanted.
-fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, WireError> {
+/// The chain, the log of the run if there is one, the log lines where they are wanted, and whoever else listens.
+fn audit(
+    settings: &Settings,
+    run: Option<&Path>,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<Box<dyn AuditSink>, WireError> {
     let mut chain = AuditLog::open(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_heads_to(open_log(heads).map_err(WireError::Heads)?);
@@ -355,6 +375,7 @@ fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, 
             sinks.push(Box::new(LogLines::new(Box::new(open_log(path).map_err(WireError::Log)?))));
         }
     }
+    sinks.extend(tap);
     Ok(Box::new(All(sinks)))
 }
 

@@ -18,6 +18,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
+use ringfence_kernel::Scope;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
@@ -31,8 +32,9 @@ use super::keys::{self, Bad};
 use super::server::Server;
 use super::talk::{Guest, Places, Source, Talks, Visitor};
 use super::{ENVELOPE, Front, LAST, Served};
+use crate::api::Before;
 use crate::tokens::Tokens;
-use crate::wire::Wired;
+use crate::wire::{WireError, Wired};
 
 /// A session of an older client ends when it was idle for so long.
 const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -45,6 +47,15 @@ const MOST_BODIES: usize = 16;
 
 /// How long a client may take to send one.
 const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot serve there: {0}")]
+    Listen(#[from] io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
 
 /// Where and for whom to serve.
 #[derive(Clone, Debug)]
@@ -81,16 +92,19 @@ struct Door {
 
 impl Front {
     /// Serves clients over HTTP until `stop` is told. Says where, once it listens.
-    pub async fn serve_http(
+    pub(crate) async fn serve_http(
         &self,
         wired: &Wired,
         listening: Listening,
+        api: Before,
         stop: CancellationToken,
         listens: impl FnOnce(SocketAddr),
-    ) -> io::Result<()> {
+    ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
+        let api = api.open(&wired.settings, address, &listening.origins, stop.clone()).await?;
         let router = Router::new().route("/mcp", any(enter)).with_state(self.door(wired, listening, address, &stop));
+        let router = router.merge(api.router.clone());
         listens(address);
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
         let ended = async {
@@ -98,7 +112,7 @@ impl Front {
             tokio::time::sleep(LAST).await;
         };
         tokio::select! {
-            served = serving.into_future() => served,
+            served = serving.into_future() => Ok(served?),
             // Who holds a connection open does not hold the server up.
             () = ended => Ok(()),
         }
@@ -159,7 +173,8 @@ impl Door {
         let Some((_, token)) = token else { return Err(stranger("show a token: `Authorization: Bearer …`")) };
         let (tokens, token) = (self.tokens.clone(), token.trim().to_owned());
         match spawn_blocking(move || tokens.owner(&token)).await {
-            Ok(Ok(Some(owner))) => Ok(Visitor(owner)),
+            Ok(Ok(Some(owner))) if owner.may(Scope::Call) => Ok(Visitor(owner.name)),
+            Ok(Ok(Some(_))) => Err(said(StatusCode::FORBIDDEN, "this token is not for calls")),
             Ok(Ok(None)) => Err(stranger("this token is not known here")),
             Ok(Err(_)) | Err(_) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, "the tokens cannot be read")),
         }

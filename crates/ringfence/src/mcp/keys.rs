@@ -13,7 +13,7 @@ const LONGEST_KEY: usize = 64;
 
 /// What is wrong with a message, for the one who sent it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Bad {
+pub(crate) enum Bad {
     /// It is no JSON, or no text.
     Syntax,
     /// The sentence says which key.
@@ -21,7 +21,7 @@ pub(super) enum Bad {
 }
 
 /// Fails where the text is no JSON, or has an object with the same key twice.
-pub(super) fn check(json: &[u8]) -> Result<(), Bad> {
+pub(crate) fn check(json: &[u8]) -> Result<(), Bad> {
     let mut parser = serde_json::Deserializer::from_slice(json);
     Walk.deserialize(&mut parser).and_then(|()| parser.end()).map_err(|error| {
         // Of what the walk meets, only a key that is there already is wrong about anything but the syntax.

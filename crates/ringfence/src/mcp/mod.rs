@@ -14,7 +14,7 @@ mod guarded;
 mod http;
 mod in_flight;
 pub(crate) mod install;
-mod keys;
+pub(crate) mod keys;
 mod lines;
 mod news;
 mod put_off;
@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use self::approve::ThroughClient;
 use self::callers::Callers;
 use self::guarded::Guarded;
-pub use self::http::Listening;
+pub use self::http::{Listening, ServeError};
 use self::in_flight::InFlight;
 use self::lines::Wire;
 use self::roots::Roots;
@@ -46,7 +46,7 @@ use self::talk::{Source, Talk};
 use crate::wire::Wired;
 
 /// What a message has beside its arguments.
-const ENVELOPE: u64 = 64 << 10;
+pub(crate) const ENVELOPE: u64 = 64 << 10;
 
 /// How long calls that were given up are waited for.
 const LAST: Duration = Duration::from_secs(6);

@@ -1,0 +1,207 @@
+//! Who comes in, and how much of it.
+//!
+//! A request for another host, or from a page of another origin, is turned away before anything else: a browser could
+//! send one on behalf of a page that the user never trusted. Nobody is served without a token. Bodies are bounded, read
+//! whole, and may not say the same thing twice.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::problem::Problem;
+use crate::mcp::keys::{self, Bad};
+use crate::tokens::{Owner, Tokens};
+
+/// Requests at once, those that wait for a person among them.
+const MOST: usize = 1024;
+
+/// Bodies that are read at once; each can be as long as the arguments of a call.
+const MOST_BODIES: usize = 16;
+
+/// How long a client may take to send one.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// What stands between the network and the API.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    tokens: Tokens,
+    /// What a request may call this server.
+    hosts: Arc<[String]>,
+    /// Pages that may call.
+    origins: Arc<[String]>,
+    requests: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
+    longest: usize,
+    rates: Arc<Rates>,
+}
+
+impl Door {
+    pub(super) fn new(tokens: Tokens, address: SocketAddr, origins: &[String], longest: usize, rate: u32) -> Self {
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned(), bracketed(address)];
+        let port = address.port();
+        let hosts: Vec<String> = names.iter().map(|name| format!("{name}:{port}")).collect();
+        let own = hosts.iter().map(|host| format!("http://{host}"));
+        Self {
+            tokens,
+            origins: own.chain(origins.iter().cloned()).collect(),
+            hosts: hosts.into(),
+            requests: Arc::new(Semaphore::new(MOST)),
+            bodies: Arc::new(Semaphore::new(MOST_BODIES)),
+            longest,
+            rates: Arc::new(Rates { a_second: rate, left: Mutex::default() }),
+        }
+    }
+
+    /// A place for a request, as long as it is held.
+    pub(super) fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let place = Arc::clone(&self.requests).try_acquire_owned();
+        place.map_err(|_| Problem::too_many(format!("{MOST} requests are being served; try again in a moment")))
+    }
+
+    /// Fails for a request that a page of somebody else may have sent.
+    pub(super) fn check_source(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        if !self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)) {
+            return Err(Problem::misdirected("this server does not go by that name"));
+        }
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let is_known = |origin: &axum::http::HeaderValue| self.origins.iter().any(|known| origin == known.as_str());
+        match origins.all(is_known) {
+            true => Ok(()),
+            false => Err(Problem::forbidden("pages of this origin may not call; `--origin` allows one")),
+        }
+    }
+
+    /// Who comes.
+    pub(super) async fn know(&self, headers: &HeaderMap) -> Result<Owner, Problem> {
+        let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
+        let token =
+            shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, token)) = token else {
+            return Err(Problem::stranger("show a token: `Authorization: Bearer …`"));
+        };
+        let (tokens, token) = (self.tokens.clone(), token.trim().to_owned());
+        let owner = match spawn_blocking(move || tokens.owner(&token)).await {
+            Ok(Ok(Some(owner))) => owner,
+            Ok(Ok(None)) => return Err(Problem::stranger("this token is not known here")),
+            Ok(Err(_)) | Err(_) => return Err(Problem::internal("the tokens cannot be read")),
+        };
+        match self.rates.take(&owner.name, Instant::now()) {
+            true => Ok(owner),
+            false => Err(Problem::too_many("requests come too fast with this token; try again in a moment")),
+        }
+    }
+
+    /// The body, whole. Nothing where there is none.
+    pub(super) async fn read(&self, body: Body) -> Result<Bytes, Problem> {
+        let reading = async {
+            // The semaphore is never closed, so this only ever waits.
+            let _room = self.bodies.acquire().await.ok();
+            to_bytes(body, self.longest).await
+        };
+        match timeout(BODY_TIME, reading).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(_)) => Err(Problem::too_large(format!("a request may have {} bytes", self.longest))),
+            Err(_) => Err(Problem::late("the request did not come in time")),
+        }
+    }
+}
+
+/// Fails where a body is no JSON, or says the same thing twice.
+pub(super) fn check_json(body: &[u8]) -> Result<(), Problem> {
+    keys::check(body).map_err(|bad| match bad {
+        Bad::Syntax => Problem::bad("the body is no JSON"),
+        Bad::Twice(said) => Problem::bad(said),
+    })
+}
+
+fn bracketed(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+/// How many requests each token may still make now. It fills up as time goes by.
+#[derive(Debug)]
+struct Rates {
+    a_second: u32,
+    left: Mutex<HashMap<Arc<str>, (f64, Instant)>>,
+}
+
+impl Rates {
+    fn take(&self, name: &Arc<str>, now: Instant) -> bool {
+        let most = f64::from(self.a_second) * 2.0;
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let (there, since) = left.entry(Arc::clone(name)).or_insert((most, now));
+        let grown = now.saturating_duration_since(*since).as_secs_f64() * f64::from(self.a_second);
+        *there = (*there + grown).min(most);
+        *since = now;
+        let fits = *there >= 1.0;
+        if fits {
+            *there -= 1.0;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::{Arc, Mutex};
+    use std::time::{Duration, Instant};
+
+    use axum::http::{HeaderMap, HeaderValue};
+
+    use super::{Door, Rates};
+    use crate::tokens::Tokens;
+
+    #[test]
+    fn only_who_means_this_server_and_comes_from_its_own_pages_is_heard() {
+        let tokens = Tokens::new(std::path::Path::new("."));
+        let door = Door::new(tokens, "127.0.0.1:7431".parse().unwrap(), &["http://a.example".to_owned()], 10, 10);
+        let check = |host: Option<&'static str>, origins: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            host.map(|host| headers.insert("host", HeaderValue::from_static(host)));
+            for origin in origins {
+                headers.append("origin", HeaderValue::from_static(origin));
+            }
+            door.check_source(&headers).is_ok()
+        };
+        for host in ["localhost:7431", "LOCALHOST:7431", "127.0.0.1:7431", "[::1]:7431"] {
+            assert!(check(Some(host), &[]), "{host}");
+        }
+        for host in ["localhost", "localhost:80", "evil.example:7431", "127.0.0.1:7431@evil", "", "127.0.0.1.evil:7431"]
+        {
+            assert!(!check(Some(host), &[]), "{host}");
+        }
+        assert!(!check(None, &[]));
+        let origin = |origins: &[&'static str]| check(Some("localhost:7431"), origins);
+        assert!(origin(&["http://localhost:7431"]) && origin(&["http://a.example"]));
+        for bad in
+            [&["null"] as &[_], &["http://evil"], &["https://localhost:7431"], &["http://a.example", "http://evil"]]
+        {
+            assert!(!origin(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_so_many_requests_a_second_and_another_one_has_its_own() {
+        let rates = Rates { a_second: 2, left: Mutex::new(HashMap::new()) };
+        let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
+        let now = Instant::now();
+        let taken = (0..10).filter(|_| rates.take(&one, now)).count();
+        assert_eq!(taken, 4);
+        assert!(rates.take(&other, now));
+        assert!(rates.take(&one, now + Duration::from_millis(500)));
+        assert!(!rates.take(&one, now + Duration::from_millis(500)));
+    }
+}

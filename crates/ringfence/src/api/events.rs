@@ -1,0 +1,162 @@
+//! Events as a stream that can be taken up again where it broke off.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::stream::unfold;
+use ringfence_kernel::Scope;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::Api;
+use super::feed::{Feed, Found};
+use super::problem::Problem;
+use super::reply::reply;
+use super::routes::Visit;
+use crate::tokens::Owner;
+
+/// How often a stream says that it is there.
+const PING: Duration = Duration::from_secs(15);
+
+/// How often it is looked whether a token still holds.
+const STILL_KNOWN: Duration = Duration::from_secs(5);
+
+/// Streams at once.
+const MOST: usize = 512;
+
+/// From where to begin.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct From {
+    /// The last event that is known already; the header `Last-Event-ID` says the same. Without either, only what is yet to
+    /// come.
+    after: Option<u64>,
+}
+
+/// How many streams there are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streams(Arc<AtomicUsize>);
+
+#[derive(Debug)]
+struct Place(Streams);
+
+impl Streams {
+    fn take(&self) -> Result<Place, Problem> {
+        let place = Place(self.clone());
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            taken if taken >= MOST => Err(Problem::too_many(format!("{MOST} streams are open; close some"))),
+            _ => Ok(place),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Everything that whoever asks may hear of.
+pub(super) async fn all(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
+    stream(&api, visit, from, None)
+}
+
+/// What happens in one session.
+pub(super) async fn of_session(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
+    let in_charge = visit.who.may(Scope::Approve) || visit.who.may(Scope::Admin);
+    if !in_charge {
+        api.sitting(&visit)?;
+    }
+    let session = visit.name(0).to_owned();
+    stream(&api, visit, from, Some(session))
+}
+
+struct Stream {
+    feed: Feed,
+    news: watch::Receiver<u64>,
+    who: Owner,
+    session: Option<String>,
+    last: u64,
+    api: Arc<Api>,
+    headers: axum::http::HeaderMap,
+    stop: CancellationToken,
+    begun: bool,
+    _place: Place,
+}
+
+fn stream(api: &Arc<Api>, visit: Visit, from: From, session: Option<String>) -> Result<Response, Problem> {
+    let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
+    let stream = Stream {
+        feed: api.feed.clone(),
+        news: api.feed.watch(),
+        last: said.or(from.after).unwrap_or_else(|| api.feed.last()),
+        who: visit.who,
+        session,
+        api: Arc::clone(api),
+        headers: visit.headers,
+        stop: api.stop.clone(),
+        begun: false,
+        _place: api.streams.take()?,
+    };
+    let pieces = unfold(stream, |mut stream| async {
+        let piece = stream.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(piece)), stream))
+    });
+    Ok(reply(StatusCode::OK, "text/event-stream", Body::from_stream(pieces)))
+}
+
+impl Stream {
+    /// The next piece of text. Nothing when the stream is over.
+    async fn next(&mut self) -> Option<String> {
+        if !self.begun {
+            self.begun = true;
+            return Some(format!("retry: 1000\n: {}\n\n", self.last));
+        }
+        let mut quiet = Duration::ZERO;
+        loop {
+            self.news.borrow_and_update();
+            let Found { events, is_cut, last } = self.feed.after(self.last, &self.who, self.session.as_deref());
+            self.last = last;
+            let mut text = String::new();
+            if is_cut {
+                text.push_str(&format!("id: {last}\nevent: gap\ndata: {{}}\n\n"));
+            } else {
+                for event in events {
+                    text.push_str(&format!(
+                        "id: {}\nevent: {}\ndata: {}\n\n",
+                        event.id,
+                        event.kind,
+                        event.told(&self.who)
+                    ));
+                }
+            }
+            if !text.is_empty() {
+                return Some(text);
+            }
+            let changed = tokio::select! {
+                changed = timeout(STILL_KNOWN, self.news.changed()) => changed,
+                () = self.stop.cancelled() => return None,
+            };
+            if changed.is_err() {
+                // Whoever lost their token hears no more.
+                self.api.door.know(&self.headers).await.ok()?;
+                quiet += STILL_KNOWN;
+                if quiet >= PING {
+                    return Some(": ping\n\n".to_owned());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Whether the server is there and well, in figures too, and the document that describes it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::json;
+
+use super::Api;
+use super::houses::{Which, off_thread};
+use super::problem::Problem;
+use super::reply::{json as say, reply};
+use super::routes::{Nothing, Visit};
+
+/// The process serves requests.
+pub(super) async fn alive() -> Response {
+    say(StatusCode::OK, &json!({"status": "ok"}))
+}
+
+/// Calls could be made: the workspace is there and the store answers.
+pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    api.houses.agent(Which::of(None)).await.map_err(|_| Problem::unavailable("the workspace cannot be used"))?;
+    api.paused().await.map_err(|_| Problem::unavailable("the store cannot be read"))?;
+    Ok(say(StatusCode::OK, &json!({"status": "ready"})))
+}
+
+pub(super) async fn document(State(api): State<Arc<Api>>) -> Response {
+    say(StatusCode::OK, &api.document)
+}
+
+pub(super) async fn metrics(api: Arc<Api>, _: Visit, _: Nothing) -> Result<Response, Problem> {
+    let store = Arc::clone(&api.store);
+    let waiting = off_thread(move || {
+        let reader = ringfence_kernel::Principal::person("server");
+        let desk = ringfence_kernel::Desk { store: store.as_ref(), by: &reader };
+        Ok(desk.pending(std::time::SystemTime::now())?.len())
+    });
+    let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
+    let figures = [
+        ("ringfence_requests_total", "counter", "Requests that were served.", count(&api.counts.requests)),
+        (
+            "ringfence_failures_total",
+            "counter",
+            "Requests that failed by the server's fault.",
+            count(&api.counts.failures),
+        ),
+        ("ringfence_sessions", "gauge", "Sessions that are open.", api.sittings.count().to_string()),
+        ("ringfence_streams", "gauge", "Event streams that are open.", api.streams.count().to_string()),
+        ("ringfence_requests_waiting", "gauge", "Requests that wait for a person.", waiting.await?.to_string()),
+        ("ringfence_calls_begun_total", "counter", "Calls that began.", count(&api.feed.counts().begun)),
+        ("ringfence_calls_failed_total", "counter", "Calls that ended in an error.", count(&api.feed.counts().failed)),
+        ("ringfence_calls_refused_total", "counter", "Calls that never ran.", count(&api.feed.counts().refused)),
+    ];
+    let lines = figures
+        .map(|(name, kind, help, value)| format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"));
+    Ok(reply(StatusCode::OK, "text/plain; version=0.0.4", Body::from(lines.concat())))
+}

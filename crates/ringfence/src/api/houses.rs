@@ -1,0 +1,198 @@
+//! The hosts behind the API: one for each workspace, dialect and agent that somebody asked for.
+//!
+//! A workspace is one that the user declared, or the one of the command line, and is known by its name alone: nobody who
+//! comes in says where on this machine something is. Hosts of one workspace meet where those of several processes do: in
+//! locks, the audit log and the store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringfence_kernel::{ApprovalRequest, Approver, Dialect, Word};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::feed::Feed;
+use super::problem::Problem;
+use crate::approve::by_setting;
+use crate::config::{Environment, Flags, load};
+use crate::wire::{WireError, Wired, wire_for_person, wire_heard};
+
+/// What the workspace of the command line is called.
+pub(super) const MAIN: &str = "main";
+
+/// More hosts than this nobody needs at once.
+const MOST: usize = 64;
+
+/// Which host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Which {
+    pub(super) workspace: String,
+    pub(super) dialect: Option<Dialect>,
+    pub(super) agent: Option<String>,
+}
+
+impl Which {
+    pub(super) fn of(workspace: Option<&str>) -> Self {
+        Self { workspace: workspace.unwrap_or(MAIN).to_owned(), dialect: None, agent: None }
+    }
+}
+
+/// Everything that hosts are made from, and those that were.
+#[derive(Clone, Debug)]
+pub(crate) struct Houses(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    flags: Flags,
+    environment: Environment,
+    declared: BTreeMap<String, String>,
+    feed: Feed,
+    waits: Waits,
+    agents: Mutex<HashMap<Which, Arc<Wired>>>,
+    persons: Mutex<HashMap<String, Arc<Wired>>>,
+}
+
+impl Houses {
+    pub(super) fn new(flags: Flags, environment: Environment, feed: Feed, waits: Waits) -> Result<Self, WireError> {
+        let declared = load(&flags, &environment)?.workspaces;
+        let (agents, persons) = Default::default();
+        Ok(Self(Arc::new(Inner { flags, environment, declared, feed, waits, agents, persons })))
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        std::iter::once(MAIN.to_owned()).chain(self.0.declared.keys().filter(|name| *name != MAIN).cloned()).collect()
+    }
+
+    /// The host that agents use.
+    pub(super) async fn agent(&self, which: Which) -> Result<Arc<Wired>, Problem> {
+        if let Some(there) = lock(&self.0.agents).get(&which) {
+            return Ok(Arc::clone(there));
+        }
+        let inner = Arc::clone(&self.0);
+        off_thread(move || {
+            let flags = inner.flags_for(&which)?;
+            let mut all = lock(&inner.agents);
+            if let Some(there) = all.get(&which) {
+                return Ok(Arc::clone(there));
+            }
+            if all.len() >= MOST {
+                return Err(Problem::too_many("too many kinds of sessions are open; end some"));
+            }
+            let settings = load(&flags, &inner.environment).map_err(WireError::from)?;
+            inner.check_ours(&flags, settings.workspace.as_deref())?;
+            let approver = by_setting(&settings, || Box::new(inner.waits.clone()));
+            let feed = Box::new(inner.feed.clone());
+            let wired = Arc::new(wire_heard(settings, &inner.environment, approver, feed)?);
+            all.insert(which, Arc::clone(&wired));
+            Ok(wired)
+        })
+        .await
+    }
+
+    /// The host by which a person looks at a workspace and takes changes back.
+    pub(super) async fn person(&self, workspace: Option<&str>) -> Result<Arc<Wired>, Problem> {
+        let which = Which::of(workspace);
+        if let Some(there) = lock(&self.0.persons).get(&which.workspace) {
+            return Ok(Arc::clone(there));
+        }
+        let inner = Arc::clone(&self.0);
+        off_thread(move || {
+            let flags = inner.flags_for(&which)?;
+            let settings = load(&flags, &inner.environment).map_err(WireError::from)?;
+            inner.check_ours(&flags, settings.workspace.as_deref())?;
+            let wired = Arc::new(wire_for_person(settings, &inner.environment, Some(Box::new(inner.feed.clone())))?);
+            lock(&inner.persons).insert(which.workspace, Arc::clone(&wired));
+            Ok(wired)
+        })
+        .await
+    }
+}
+
+impl Inner {
+    /// What the command line would have said.
+    fn flags_for(&self, which: &Which) -> Result<Flags, Problem> {
+        let mut flags = self.flags.clone();
+        if let Some(path) = self.declared.get(&which.workspace) {
+            flags.workspace = Some(path.clone());
+        } else if which.workspace != MAIN {
+            let known = self.declared.keys().map(String::as_str).chain([MAIN]);
+            let guess = ringfence_kernel::nearest(&which.workspace, known);
+            let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+            return Err(Problem::missing(format!("no workspace of that name is declared{guess}")));
+        }
+        flags.dialect = which.dialect.or(flags.dialect);
+        flags.agent = which.agent.clone().or(flags.agent);
+        Ok(flags)
+    }
+
+    /// The owner of the machine may have set one workspace for everybody.
+    fn check_ours(&self, flags: &Flags, holds: Option<&str>) -> Result<(), Problem> {
+        match flags.workspace.as_deref() {
+            wanted if wanted.is_some() && wanted != holds => {
+                Err(Problem::forbidden("this machine's owner has set another workspace"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Work that may wait for a disk.
+pub(super) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(Problem::internal("the server failed in a way that it should not")))
+}
+
+/// How long calls wait for a person before their callers are told to come again.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    usual: Duration,
+    /// By session and call, where the caller said so.
+    own: Arc<Mutex<HashMap<(String, String), Duration>>>,
+}
+
+/// Keeps what a caller said until its call is over.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    waits: Waits,
+    key: (String, String),
+}
+
+impl Waits {
+    pub(super) fn new(usual: Duration) -> Self {
+        Self { usual, own: Arc::default() }
+    }
+
+    pub(super) fn set(&self, session: &str, call: &str, time: Option<Duration>) -> Option<Waiting> {
+        let key = (session.to_owned(), call.to_owned());
+        lock(&self.own).insert(key.clone(), time?);
+        Some(Waiting { waits: self.clone(), key })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock(&self.waits.own).remove(&self.key);
+    }
+}
+
+/// Asks nobody by itself: whoever answers does so at the desk, from the page or a terminal.
+impl Approver for Waits {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        let key = (request.session.clone(), request.step_id.clone());
+        let time = lock(&self.own).get(&key).copied().unwrap_or(self.usual);
+        Box::pin(async move {
+            sleep(time).await;
+            Word::Later
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

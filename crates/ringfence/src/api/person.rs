@@ -1,0 +1,153 @@
+//! What a person looks at and takes back: changes, files. Each is a call of a tool on the road, made for them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_DISPOSITION, HeaderName};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ringfence_kernel::{Bits, ErrorKind, Session, ToolCall};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Api;
+use super::problem::Problem;
+use super::reply::reply;
+use super::routes::Visit;
+use crate::tokens::Owner;
+
+/// Which changes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhichChanges {
+    workspace: Option<String>,
+    /// Only those of this session.
+    session: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct In {
+    workspace: Option<String>,
+}
+
+/// What to take back: a change, all of a session, or all since a time; the last one where nothing is named.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Undo {
+    #[serde(skip_serializing)]
+    workspace: Option<String>,
+    change: Option<String>,
+    session: Option<String>,
+    since: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    dry_run: bool,
+    /// Take back also what was changed since.
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Redo {
+    workspace: Option<String>,
+    /// The undo; the last one where it is left out.
+    change: Option<String>,
+}
+
+/// A path in a workspace.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct At {
+    workspace: Option<String>,
+    /// `.` where it is left out.
+    path: Option<String>,
+}
+
+impl Api {
+    /// Makes a call for a person, and gives its value.
+    async fn ask(&self, who: &Owner, workspace: Option<&str>, tool: &str, arguments: Value) -> Result<Value, Problem> {
+        let wired = self.houses.person(workspace).await?;
+        let model = &wired.session;
+        let session = Arc::new(Session {
+            id: model.id.clone(),
+            principal: who.principal(),
+            dialect: model.dialect,
+            agent: None,
+            limits: model.limits.clone(),
+            catalog: model.catalog.clone(),
+            bits: Bits::default(),
+        });
+        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+        let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
+        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let Some(kind) = reply.error else { return Ok(said["value"].take()) };
+        let error = &said["error"];
+        let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
+        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
+            let text = |key: &str| conflict[key].as_str().unwrap_or_default();
+            let (path, expected, found) = (text("path"), text("expected"), text("found"));
+            message.push_str(&format!("; {path}: {expected} was expected, {found} is there"));
+        }
+        Err(match kind {
+            ErrorKind::NotFound => Problem::missing(message),
+            ErrorKind::Conflict | ErrorKind::AlreadyExists => Problem::conflict(message),
+            ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied | ErrorKind::ReadOnly => {
+                Problem::forbidden(message)
+            }
+            ErrorKind::Unavailable | ErrorKind::Timeout => Problem::unavailable(message),
+            ErrorKind::Internal | ErrorKind::Io => Problem::internal(message),
+            _ => Problem::bad(message),
+        })
+    }
+}
+
+pub(super) async fn changes(api: Arc<Api>, visit: Visit, which: WhichChanges) -> Result<Value, Problem> {
+    let WhichChanges { workspace, session } = which;
+    api.ask(&visit.who, workspace.as_deref(), "list_changes", json!({"session": session})).await
+}
+
+pub(super) async fn change(api: Arc<Api>, visit: Visit, at: In) -> Result<Value, Problem> {
+    let which = json!({"change": visit.name(0)});
+    api.ask(&visit.who, at.workspace.as_deref(), "show_change", which).await
+}
+
+pub(super) async fn undo(api: Arc<Api>, visit: Visit, undo: Undo) -> Result<Value, Problem> {
+    api.ask(&visit.who, undo.workspace.as_deref(), "undo", json!(undo)).await
+}
+
+pub(super) async fn redo(api: Arc<Api>, visit: Visit, redo: Redo) -> Result<Value, Problem> {
+    api.ask(&visit.who, redo.workspace.as_deref(), "redo", json!({"change": redo.change})).await
+}
+
+pub(super) async fn files(api: Arc<Api>, visit: Visit, at: At) -> Result<Value, Problem> {
+    let path = at.path.as_deref().unwrap_or(".");
+    let arguments = json!({"path": path, "includeHidden": true});
+    api.ask(&visit.who, at.workspace.as_deref(), "list_directory", arguments).await
+}
+
+pub(super) async fn text(api: Arc<Api>, visit: Visit, at: At) -> Result<Value, Problem> {
+    let path = at.path.as_deref().unwrap_or(".");
+    api.ask(&visit.who, at.workspace.as_deref(), "read_file", json!({"path": path})).await
+}
+
+/// The bytes of a file, to be saved. A browser never shows them as a page.
+pub(super) async fn raw(api: Arc<Api>, visit: Visit, at: At) -> Result<Response, Problem> {
+    let path = at.path.as_deref().unwrap_or(".");
+    let arguments = json!({"path": path, "encoding": "base64"});
+    let value = api.ask(&visit.who, at.workspace.as_deref(), "read_file", arguments).await?;
+    let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
+    let bytes = bytes.map_err(|_| Problem::internal("the contents cannot be decoded"))?;
+    let mut response = reply(StatusCode::OK, "application/octet-stream", Body::from(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    if value["truncated"] == true {
+        headers.insert(HeaderName::from_static("ringfence-truncated"), HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}

@@ -1,0 +1,337 @@
+//! The paths of the API: what each takes, gives and wants of who asks. The router and the document that describes it are
+//! made from the same lines, so that neither can say what the other does not.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::extract::{Query, RawPathParams, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use ringfence_kernel::{Assurance, Scope};
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use super::door::check_json;
+use super::problem::{ErrorBody, Problem};
+use super::reply;
+use crate::tokens::Owner;
+
+/// What it takes to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Any token.
+    Token,
+    Scope(Scope),
+    /// Any of these.
+    OneOf(&'static [Scope]),
+    /// A page that a person opened.
+    Person,
+}
+
+impl Need {
+    fn check(self, who: &Owner) -> Result<(), Problem> {
+        let (may, what) = match self {
+            Self::Token => return Ok(()),
+            Self::Scope(scope) => (who.may(scope), scope.name().to_owned()),
+            Self::OneOf(scopes) => {
+                let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
+                (scopes.iter().any(|scope| who.may(*scope)), names.join("` or `"))
+            }
+            Self::Person => {
+                return match who.assurance == Assurance::Person && who.may(Scope::Admin) {
+                    true => Ok(()),
+                    false => Err(Problem::forbidden("this is for a person at ringfence's own page")),
+                };
+            }
+        };
+        match may {
+            true => Ok(()),
+            false => Err(Problem::forbidden(format!("`{}` has no token for `{what}`", who.name))),
+        }
+    }
+
+    fn said(self) -> String {
+        match self {
+            Self::Token => "Needs any token.".to_owned(),
+            Self::Scope(scope) => format!("Needs a token with the scope `{}`.", scope.name()),
+            Self::OneOf(scopes) => {
+                let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.name())).collect();
+                format!("Needs a token with one of the scopes {}.", names.join(", "))
+            }
+            Self::Person => "Needs the token of a page that a person opened.".to_owned(),
+        }
+    }
+}
+
+/// One path and method.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) method: Method,
+    pub(super) path: &'static str,
+    pub(super) need: Need,
+    /// Of what goes well.
+    pub(super) status: StatusCode,
+    pub(super) summary: &'static str,
+}
+
+impl Line {
+    pub(super) fn new(method: Method, path: &'static str, need: Need, summary: &'static str) -> Self {
+        Self { method, path, need, status: StatusCode::OK, summary }
+    }
+
+    pub(super) fn created(self) -> Self {
+        Self { status: StatusCode::CREATED, ..self }
+    }
+}
+
+/// Who asks, and about what.
+#[derive(Debug)]
+pub(super) struct Visit {
+    pub(super) who: Owner,
+    /// What stands in the path in place of its names, in their order.
+    names: Vec<String>,
+    pub(super) headers: HeaderMap,
+}
+
+impl Visit {
+    pub(super) fn name(&self, index: usize) -> &str {
+        self.names.get(index).map_or("", String::as_str)
+    }
+}
+
+/// A request that says nothing more.
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
+
+/// An answer that says nothing more.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Done {}
+
+/// The paths so far.
+pub(super) struct Routes {
+    methods: BTreeMap<&'static str, (MethodRouter<Arc<Api>>, Vec<Method>)>,
+    schemas: SchemaGenerator,
+    document: BTreeMap<&'static str, Map<String, Value>>,
+}
+
+impl Routes {
+    pub(super) fn new() -> Self {
+        let settings = SchemaSettings::draft2020_12().with(|settings| {
+            settings.definitions_path = "/components/schemas".into();
+            settings.meta_schema = None;
+        });
+        Self { methods: BTreeMap::new(), schemas: settings.into_generator(), document: BTreeMap::new() }
+    }
+
+    /// A path that takes JSON (or a query, where there is no body) and gives JSON.
+    pub(super) fn json<A, R, H, F>(mut self, line: Line, handler: H) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        R: Serialize + JsonSchema + 'static,
+        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<R, Problem>> + Send + 'static,
+    {
+        let reply_schema = self.schemas.subschema_for::<R>();
+        self.describe::<A>(&line, json!({"application/json": {"schema": reply_schema}}));
+        let status = line.status;
+        self.raw(line, move |api, visit, asked: A| {
+            let answering = handler(api, visit, asked);
+            async move { answering.await.map(|value| reply::json(status, &value)) }
+        })
+    }
+
+    /// A path whose answer is no JSON.
+    pub(super) fn other<A, H, F>(mut self, line: Line, content_type: &'static str, handler: H) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+    {
+        self.describe::<A>(&line, json!({content_type: {}}));
+        self.raw(line, handler)
+    }
+
+    fn raw<A, H, F>(mut self, line: Line, handler: H) -> Self
+    where
+        A: DeserializeOwned + Send + 'static,
+        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+    {
+        let (need, method) = (line.need, line.method);
+        let serve = move |State(api): State<Arc<Api>>, names: RawPathParams, request: Request| {
+            let handler = handler.clone();
+            let names = names.iter().map(|(_, value)| value.to_owned()).collect();
+            async move {
+                let served = async {
+                    let _place = api.door.place()?;
+                    let (visit, asked) = enter(&api, need, names, request).await?;
+                    handler(Arc::clone(&api), visit, asked).await
+                };
+                let response = served.await.unwrap_or_else(|problem: Problem| {
+                    if problem.status().is_server_error() {
+                        api.counts.failures.fetch_add(1, Ordering::Relaxed);
+                    }
+                    problem.into_response()
+                });
+                api.counts.requests.fetch_add(1, Ordering::Relaxed);
+                response
+            }
+        };
+        let (router, methods) = self.methods.remove(line.path).unwrap_or_default();
+        let filter = MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::TRACE);
+        let methods = methods.into_iter().chain([method]).collect();
+        self.methods.insert(line.path, (router.merge(on(filter, serve)), methods));
+        self
+    }
+
+    /// The router, and the document that describes it.
+    pub(super) fn finish(mut self) -> (Router<Arc<Api>>, Value) {
+        let mut router = Router::new();
+        for (path, (methods, names)) in std::mem::take(&mut self.methods) {
+            let names = names.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+            let refuse = move || {
+                let names = names.clone();
+                async move { Problem::method(names) }
+            };
+            router = router.route(path, methods.fallback(refuse));
+        }
+        let _ = self.schemas.subschema_for::<ErrorBody>();
+        let document = json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Ringfence",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "The tool host between an AI agent and a machine. Every request shows a token: \
+                                `Authorization: Bearer …`; `ringfence token new NAME` makes one.",
+            },
+            "paths": self.document,
+            "components": {
+                "schemas": self.schemas.take_definitions(true),
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{"token": []}],
+        });
+        (router, document)
+    }
+
+    fn describe<A: JsonSchema>(&mut self, line: &Line, content: Value) {
+        let mut parameters: Vec<Value> = names_in(line.path)
+            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
+            .collect();
+        let takes_body = takes_body(&line.method);
+        let mut operation = json!({
+            "summary": line.summary,
+            "description": line.need.said(),
+            "operationId": operation_id(line),
+        });
+        if takes_body {
+            let schema = self.schemas.subschema_for::<A>();
+            operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
+        } else {
+            parameters.extend(query_parameters(&self.schemas.root_schema_for::<A>()));
+        }
+        operation["parameters"] = json!(parameters);
+        let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}});
+        let mut responses = Map::new();
+        responses.insert(line.status.as_str().to_owned(), json!({"description": "It went well.", "content": content}));
+        for (status, said) in PROBLEMS {
+            responses.insert((*status).to_owned(), json!({"description": said, "content": error}));
+        }
+        operation["responses"] = json!(responses);
+        self.document.entry(line.path).or_default().insert(line.method.as_str().to_lowercase(), operation);
+    }
+}
+
+/// What can be said in place of an answer, on every path.
+const PROBLEMS: &[(&str, &str)] = &[
+    ("400", "The request is not one that could be meant."),
+    ("401", "There is no token, or it is not known."),
+    ("403", "The token is not good for this."),
+    ("404", "There is no such thing."),
+    ("408", "The request did not come in time."),
+    ("409", "Somebody or something was first."),
+    ("410", "It is over."),
+    ("413", "The request is too large."),
+    ("415", "The body is not called JSON."),
+    ("421", "The request is for another host."),
+    ("429", "Too much at once."),
+    ("500", "The server failed."),
+    ("503", "It cannot be done now, or not with these settings."),
+];
+
+fn takes_body(method: &Method) -> bool {
+    *method == Method::POST || *method == Method::PUT
+}
+
+fn names_in(path: &'static str) -> impl Iterator<Item = &'static str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+fn operation_id(line: &Line) -> String {
+    let words = line.path.split('/').filter(|word| !word.is_empty() && *word != "v1");
+    let words: Vec<&str> = words.map(|word| word.trim_matches(['{', '}'])).collect();
+    format!("{}_{}", line.method.as_str().to_lowercase(), words.join("_").replace('.', "_"))
+}
+
+/// The fields of a type, as what a query may have.
+fn query_parameters(schema: &Schema) -> Vec<Value> {
+    let empty = Map::new();
+    let fields = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let required = |name: &str| {
+        schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|each| each == name))
+    };
+    let parameter = |(name, field): (&String, &Value)| {
+        let mut field = field.clone();
+        let description = field.as_object_mut().and_then(|field| field.remove("description"));
+        // A query has no null: what is not there is left out.
+        if let Some(Value::Array(types)) = field.get_mut("type") {
+            types.retain(|each| each != "null");
+            if let [one] = types.as_slice() {
+                field["type"] = one.clone();
+            }
+        }
+        json!({"name": name, "in": "query", "required": required(name), "schema": field, "description": description})
+    };
+    fields.iter().map(parameter).collect()
+}
+
+/// Lets a request in, and reads it.
+async fn enter<A: DeserializeOwned>(
+    api: &Api,
+    need: Need,
+    names: Vec<String>,
+    request: Request,
+) -> Result<(Visit, A), Problem> {
+    api.door.check_source(request.headers())?;
+    let who = api.door.know(request.headers()).await?;
+    need.check(&who)?;
+    let (parts, body) = request.into_parts();
+    let asked = if takes_body(&parts.method) {
+        let body = api.door.read(body).await?;
+        read_body(&parts.headers, &body)?
+    } else {
+        Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| Problem::bad(rejected.body_text()))?.0
+    };
+    Ok((Visit { who, names, headers: parts.headers }, asked))
+}
+
+pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, Problem> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    let said = headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or("application/json");
+    let is_json = said.split(';').next().is_some_and(|said| said.trim().eq_ignore_ascii_case("application/json"));
+    if !is_json {
+        return Err(Problem::no_json());
+    }
+    check_json(body)?;
+    serde_json::from_slice(body).map_err(|error| Problem::bad(error.to_string()))
+}
