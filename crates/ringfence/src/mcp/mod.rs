@@ -8,6 +8,7 @@
 mod approve;
 mod callers;
 mod client;
+mod connections;
 #[cfg(feature = "conformance")]
 mod fixtures;
 mod guarded;
