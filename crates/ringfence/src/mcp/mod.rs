@@ -8,6 +8,7 @@
 mod approve;
 mod callers;
 mod client;
+pub(crate) mod clients;
 mod connections;
 #[cfg(feature = "conformance")]
 mod fixtures;
@@ -15,6 +16,7 @@ mod guarded;
 mod http;
 mod in_flight;
 pub(crate) mod install;
+mod jsonc;
 mod keys;
 mod lines;
 mod news;
