@@ -42,6 +42,7 @@ mod workspace;
 pub use audit::{AuditError, AuditLog, Broken, KnownHead, Verified, read_known_heads, read_records, verify};
 pub use digest::content_id;
 pub use fence::{Backend, Fence, FenceError, Journaling, MountSpec, Options};
+pub use front_matter::yaml_mapping;
 pub use guard::{Change, ChangeRule};
 pub use mount::{Durability, Rights};
 pub use name::NameRule;

@@ -16,8 +16,8 @@ use crate::seal::Sealed;
 use crate::trip::{Asked, Leg, moved};
 use crate::turn::Said;
 use crate::{
-    Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Reply, Session, Store,
-    Suspended, ToolCall, ToolError,
+    Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Listener, Reply, Session,
+    Store, Suspended, ToolCall, ToolError,
 };
 
 impl Host {
@@ -27,6 +27,16 @@ impl Host {
         session: &Arc<Session>,
         token: &str,
         cancel: &CancellationToken,
+    ) -> Result<Reply, Fatal> {
+        self.resume_heard(session, token, cancel, None).await
+    }
+
+    async fn resume_heard(
+        &self,
+        session: &Arc<Session>,
+        token: &str,
+        cancel: &CancellationToken,
+        listener: Option<Arc<dyn Listener>>,
     ) -> Result<Reply, Fatal> {
         let key = self.in_store(|store| store.key()).await?;
         let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
@@ -46,7 +56,7 @@ impl Host {
                 return Ok(Reply { suspended: Some(suspended), ..reply });
             }
         };
-        self.go_on(session, call, Comeback { sealed, request, answered }, cancel).await
+        self.go_on(session, call, Comeback { sealed, request, answered, listener }, cancel).await
     }
 
     /// The same for a front whose client brings the whole call back, perhaps with the answer of its user. The call must be
@@ -57,7 +67,7 @@ impl Host {
         back: Returned,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
-        let Returned { token, call, answered } = back;
+        let Returned { token, call, answered, listener } = back;
         let key = self.in_store(|store| store.key()).await?;
         let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
         if let Some(sealed) = Sealed::open(&token, &key).filter(is_theirs) {
@@ -76,7 +86,7 @@ impl Host {
                 self.in_store(put).await?;
             }
         }
-        self.resume(session, &token, cancel).await
+        self.resume_heard(session, &token, cancel, listener).await
     }
 
     /// What was answered, if this token may still be used. Then it is used up.
@@ -105,10 +115,10 @@ impl Host {
         &self,
         session: &Arc<Session>,
         call: ToolCall,
-        comeback: Comeback,
+        mut comeback: Comeback,
         cancel: &CancellationToken,
     ) -> Result<Reply, Fatal> {
-        let (trip, offer) = match self.depart(session, call, None)? {
+        let (trip, offer) = match self.depart(session, call, comeback.listener.take())? {
             Ok(departed) => departed,
             Err(reply) => return Ok(reply),
         };
@@ -144,6 +154,8 @@ pub struct Returned {
     pub call: ToolCall,
     /// What the client's user said, if they were asked.
     pub answered: Option<Answered>,
+    /// Who hears how the call is getting on.
+    pub listener: Option<Arc<dyn Listener>>,
 }
 
 impl Sealed {
@@ -170,6 +182,7 @@ struct Comeback {
     sealed: Sealed,
     request: ApprovalRequest,
     answered: Answered,
+    listener: Option<Arc<dyn Listener>>,
 }
 
 impl Comeback {

@@ -21,13 +21,14 @@ use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings,
 use crate::doctor::examine;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
 use crate::mcp::ServeError;
+use crate::mcp::clients::{Places, find};
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
 use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
-use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person};
+use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, workspace_of};
 use crate::{changes_text, policy_text};
 
 const SUCCESS: u8 = 0;
@@ -61,9 +62,10 @@ enum Command {
         #[command(subcommand)]
         command: ApprovalsCommand,
     },
-    /// Try every wall that stands between programs and this machine, and say what to do where one does not stand.
+    /// Try every wall that stands between programs and this machine, see which clients go around the fence with tools of
+    /// their own, and say what to do about it.
     Doctor {
-        /// As a JSON array.
+        /// As JSON.
         #[arg(long)]
         json: bool,
     },
@@ -328,7 +330,9 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             call(&wired, tool, json)
         }
         Command::Doctor { json } => {
-            let (text, well) = examine(&environment.program, json);
+            let workspace = workspace_of(&settings, &environment).ok();
+            let clients = find(Places::of(&environment, workspace.as_deref()));
+            let (text, well) = examine(&environment.program, &clients, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),

@@ -13,7 +13,8 @@ use crate::approve::by_setting;
 use crate::cli::{Failure, complain, warn_of};
 use crate::config::{Environment, Flags, Settings};
 use crate::in_charge::Done;
-use crate::mcp::install::{Client, Setting, plan};
+use crate::mcp::clients::{Client, Places};
+use crate::mcp::install::{Setting, plan};
 use crate::mcp::{Front, Listening};
 use crate::signals::Signals;
 use crate::terminal::Terminal;
@@ -81,8 +82,10 @@ pub(crate) fn mcp(settings: Settings, environment: &Environment, wait: Duration)
 pub(crate) fn install(settings: &Settings, environment: &Environment, command: McpCommand) -> Result<Done, Failure> {
     let McpCommand::Install { client, yes } = command;
     let workspace = workspace_of(settings, environment)?;
-    let setting = Setting { program: &environment.program, workspace: &workspace, home: environment.home.as_deref() };
-    let change = plan(client, &setting)?;
+    // The client is another program: our own name for ourselves would be its own there.
+    let program = environment.program.canonicalize().unwrap_or_else(|_| environment.program.clone());
+    let setting = Setting { program: &program, workspace: &workspace };
+    let change = plan(client, &setting, Places::of(environment, Some(&workspace)))?;
     let shown = change.shown();
     if !yes {
         return Ok(Done::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));

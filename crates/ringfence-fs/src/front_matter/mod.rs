@@ -95,6 +95,13 @@ impl<'t> FrontMatter<'t> {
     }
 }
 
+/// What a whole file of YAML says, if it is a mapping and within the same limits.
+pub fn yaml_mapping(text: &str) -> Option<Map<String, Value>> {
+    let is_short = text.len() <= MOST_BYTES;
+    let tree = is_short.then(|| check_characters(text).and_then(|()| parse::parse(text)))?;
+    Some(tree.ok()?.root.to_json())
+}
+
 /// The block, the line that closes it, and what comes after.
 fn split_at_closing(text: &str) -> Option<(&str, &str, &str)> {
     let mut rest = text;

@@ -1,13 +1,15 @@
 //! The index of a journal: a line for what is about to happen, and one for how it ended.
 //!
 //! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
-//! the next one. What was read once is remembered, and only what came since is read again.
+//! the next one. What was read once is remembered as far as every change asks about it; what a change did is read again
+//! from its line when somebody wants to know, so that a server that runs for weeks does not have all of it in memory.
 //!
 //! Not here: pre-images (`keep.rs`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,13 +58,35 @@ pub(crate) struct Journal {
 struct Known {
     log: Arc<OwnedFd>,
     read: u64,
-    entries: Vec<Entry>,
-    places: HashMap<String, usize>,
-    /// What is kept, as the quota counts it, by session and in all.
-    kept: HashMap<String, u64>,
+    entries: Vec<Held>,
+    places: HashMap<Arc<str>, usize>,
+    sessions: HashMap<Arc<str>, OfSession>,
+    /// What is kept, as the quota counts it.
     kept_by_all: u64,
-    /// When each session made its last change.
-    last: HashMap<String, String>,
+}
+
+/// What is known of a session.
+#[derive(Default)]
+struct OfSession {
+    /// What is kept, as the quota counts it.
+    kept: u64,
+    /// When it made its last change.
+    last: String,
+}
+
+/// What is in memory of a change.
+struct Held {
+    change: Arc<str>,
+    session: Arc<str>,
+    /// Where the log tells what it is.
+    line: Range<u64>,
+    status: Status,
+    evicted: bool,
+    undoes: Box<[String]>,
+    undone_by: Option<String>,
+    shared: Box<[String]>,
+    /// What its own pre-images are, as the quota counts them.
+    cost: u64,
 }
 
 /// One change, as far as the log tells.
@@ -75,7 +99,7 @@ pub(crate) struct Entry {
     /// The change that took it back.
     pub(crate) undone_by: Option<String>,
     /// Pre-images that are another's: of a redo, those of the changes that it brought back.
-    shared: Vec<String>,
+    shared: Box<[String]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +133,10 @@ pub(super) enum Line {
 }
 
 impl Entry {
+    fn new(change: Change) -> Self {
+        Self { change, status: Status::Pending, evicted: false, undone_by: None, shared: Box::default() }
+    }
+
     /// Whether it holds and could be taken back.
     pub(crate) fn is_live(&self) -> bool {
         self.status == Status::Done && self.undone_by.is_none()
@@ -129,6 +157,11 @@ impl Entry {
         images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
     }
 
+    /// What its own pre-images are, as the quota counts them.
+    fn cost(&self) -> u64 {
+        self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
+    }
+
     /// It as lines of a log.
     fn lines(&self) -> io::Result<Vec<u8>> {
         let change = || self.change.change.clone();
@@ -142,11 +175,17 @@ impl Entry {
         }
         Ok(bytes)
     }
+}
+
+impl Held {
+    /// Whether it holds and could be taken back.
+    fn is_live(&self) -> bool {
+        self.status == Status::Done && self.undone_by.is_none()
+    }
 
     /// What it keeps, as the quota counts it.
     fn kept_bytes(&self) -> u64 {
-        let counts = self.is_live() && !self.evicted;
-        if counts { self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add) } else { 0 }
+        if self.is_live() && !self.evicted { self.cost } else { 0 }
     }
 }
 
@@ -159,12 +198,13 @@ impl Journal {
 
     /// Every change, the oldest first.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
-        Ok(self.known()?.entries.clone())
+        let known = self.known()?;
+        known.entries.iter().map(|held| known.whole(held)).collect()
     }
 
     pub(crate) fn entry(&self, change: &str) -> io::Result<Option<Entry>> {
         let known = self.known()?;
-        Ok(known.entry(change).cloned())
+        known.held(change).map(|held| known.whole(held)).transpose()
     }
 
     /// What the log says by now.
@@ -216,8 +256,8 @@ impl Journal {
         let Ok(known) = self.known() else { return Vec::new() };
         let made = known.made();
         let old = made.iter().take(made.len().saturating_sub(MOST_CHANGES));
-        let over = |entry: &&&Entry| entry.kept_bytes() > 0 && known.is_over(&entry.change.session);
-        let going = old.filter(over).map(|entry| (*entry).clone()).collect();
+        let over = |held: &&&Held| held.kept_bytes() > 0 && known.is_over(&held.session);
+        let going = old.filter(over).filter_map(|held| known.whole(held).ok()).collect();
         drop(made);
         drop(known);
         self.evict(going)
@@ -239,9 +279,10 @@ impl Journal {
         let made = known.made();
         let old = made.len().saturating_sub(MOST_CHANGES);
         let mut bytes = Vec::new();
-        for (index, entry) in made.iter().enumerate() {
-            let keeps = || entry.kept_bytes() > 0 || entry.images().iter().any(|image| kept.contains(image));
-            if index >= old || entry.status == Status::Pending || keeps() {
+        for (index, held) in made.iter().enumerate() {
+            let entry = known.whole(held)?;
+            let keeps = || held.kept_bytes() > 0 || entry.images().iter().any(|image| kept.contains(image));
+            if index >= old || held.status == Status::Pending || keeps() {
                 bytes.extend_from_slice(&entry.lines()?);
             }
         }
@@ -303,34 +344,39 @@ impl Journal {
     /// not count: they are about to be taken back.
     pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> bool {
         let Ok(known) = self.known() else { return false };
-        let going = freed.iter().filter_map(|change| known.entry(change)).map(Entry::kept_bytes).sum();
+        let going = freed.iter().filter_map(|change| known.held(change)).map(Held::kept_bytes).sum();
         if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return true;
         }
-        let stays = known.entries.iter().filter(|entry| {
-            entry.kept_bytes() > 0 && !known.may_go(entry, session) && !freed.contains(&entry.change.change)
-        });
-        stays.map(Entry::kept_bytes).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
+        let is_freed = |held: &Held| freed.iter().any(|change| **change == *held.change);
+        let stays = known
+            .entries
+            .iter()
+            .filter(|held| held.kept_bytes() > 0 && !known.may_go(held, session) && !is_freed(held));
+        stays.map(Held::kept_bytes).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
     }
 
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
     /// are no more than they may be. Its own stay, and those of another session until that is over.
     pub(super) fn make_room(&self, change: &str, session: &str, limits: &Limits) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
-        let mut of_session = known.kept.get(session).copied().unwrap_or_default();
+        let mut of_session = known.sessions.get(session).map_or(0, |session| session.kept);
         let mut of_all = known.kept_by_all;
         if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
             return Vec::new();
         }
         let stay = known.sharing(change);
         let mut going: Vec<Entry> = Vec::new();
-        for entry in known.entries.iter().filter(|entry| entry.kept_bytes() > 0) {
-            let own = entry.change.session == session;
-            let too_much = of_all > limits.undo_bytes && known.may_go(entry, session);
-            if !stay.contains(&entry.change.change) && ((own && of_session > limits.undo_session_bytes) || too_much) {
-                of_all = of_all.saturating_sub(entry.kept_bytes());
-                of_session = of_session.saturating_sub(if own { entry.kept_bytes() } else { 0 });
-                going.push(entry.clone());
+        for held in known.entries.iter().filter(|held| held.kept_bytes() > 0) {
+            let own = *held.session == *session;
+            let stays = stay.iter().any(|change| **change == *held.change);
+            let too_much = of_all > limits.undo_bytes && known.may_go(held, session);
+            if !stays && ((own && of_session > limits.undo_session_bytes) || too_much) {
+                // What cannot be read now stays, and the next one goes instead.
+                let Ok(entry) = known.whole(held) else { continue };
+                of_all = of_all.saturating_sub(held.kept_bytes());
+                of_session = of_session.saturating_sub(if own { held.kept_bytes() } else { 0 });
+                going.push(entry);
             }
         }
         drop(known);
@@ -340,7 +386,7 @@ impl Journal {
     /// Says that what a change keeps goes, because a person agreed to that.
     pub(super) fn lose(&self, change: &str) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
-        let going = known.sharing(change).iter().filter_map(|change| known.entry(change)).cloned().collect();
+        let going = known.sharing(change).iter().filter_map(|change| known.whole(known.held(change)?).ok()).collect();
         drop(known);
         self.evict(going)
     }
@@ -360,9 +406,8 @@ impl Known {
             read: 0,
             entries: Vec::new(),
             places: HashMap::new(),
-            kept: HashMap::new(),
+            sessions: HashMap::new(),
             kept_by_all: 0,
-            last: HashMap::new(),
         }
     }
 
@@ -391,107 +436,151 @@ impl Known {
 
     /// Reads what came to the log since the last time. A line without its end is not there yet.
     fn catch_up(&mut self) -> io::Result<()> {
-        let log = Arc::clone(&self.log);
-        let size = Stamp::of(&fstat(&log)?).size;
+        let size = Stamp::of(&fstat(&self.log)?).size;
         if size <= self.read {
             return Ok(());
         }
-        let mut bytes = vec![0; usize::try_from(size - self.read).unwrap_or(0)];
+        let bytes = self.bytes(self.read..size)?;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            let end = self.read + line.len() as u64;
+            // A line that is not ours says nothing.
+            if let Ok(heard) = serde_json::from_slice(line) {
+                self.hear(heard, self.read..end)?;
+            }
+            self.read = end;
+        }
+        Ok(())
+    }
+
+    /// A part of the log, as far as it goes.
+    fn bytes(&self, part: Range<u64>) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
         let mut filled = 0;
         while filled < bytes.len() {
-            match pread(&*log, &mut bytes[filled..], self.read + filled as u64)? {
+            match pread(&*self.log, &mut bytes[filled..], part.start + filled as u64)? {
                 0 => break,
                 more => filled += more,
             }
         }
-        let whole = bytes[..filled].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        for line in bytes[..whole].split(|byte| *byte == b'\n') {
-            // A line that is not ours says nothing.
-            if let Ok(line) = serde_json::from_slice(line) {
-                self.hear(line);
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    fn hear(&mut self, line: Line, place: Range<u64>) -> io::Result<()> {
+        match line {
+            Line::Intent(change) => self.begin(change, place),
+            Line::Done { change } => {
+                self.alter(&change, |held| held.status = Status::Done);
+                for undone in self.undoes(&change) {
+                    self.alter(&undone, |held| held.undone_by = Some(change.clone()));
+                    // Whoever takes an undo back makes what it took back hold again.
+                    for again in self.undoes(&undone) {
+                        self.alter(&again, |held| held.undone_by = None);
+                    }
+                }
+                self.share(&change)?;
             }
+            Line::Void { change } => self.alter(&change, |held| held.status = Status::Void),
+            Line::Evicted { change } => self.alter(&change, |held| held.evicted = true),
         }
-        self.read += whole as u64;
         Ok(())
     }
 
-    fn hear(&mut self, line: Line) {
-        match line {
-            Line::Intent(change) => {
-                self.places.insert(change.change.clone(), self.entries.len());
-                let last = self.last.entry(change.session.clone()).or_default();
-                if *last < change.at {
-                    last.clone_from(&change.at);
-                }
-                let (status, shared) = (Status::Pending, Vec::new());
-                self.entries.push(Entry { change, status, evicted: false, undone_by: None, shared });
-            }
-            Line::Done { change } => {
-                self.alter(&change, |entry| entry.status = Status::Done);
-                for undone in self.undoes(&change) {
-                    self.alter(&undone, |entry| entry.undone_by = Some(change.clone()));
-                    // Whoever takes an undo back makes what it took back hold again.
-                    for again in self.undoes(&undone) {
-                        self.alter(&again, |entry| entry.undone_by = None);
-                    }
-                }
-                let shared = self.shared_by(&change);
-                self.alter(&change, |entry| entry.shared = shared);
-            }
-            Line::Void { change } => self.alter(&change, |entry| entry.status = Status::Void),
-            Line::Evicted { change } => self.alter(&change, |entry| entry.evicted = true),
+    fn begin(&mut self, change: Change, line: Range<u64>) {
+        let session = match self.sessions.get_key_value(change.session.as_str()) {
+            Some((session, _)) => Arc::clone(session),
+            None => Arc::from(change.session.as_str()),
+        };
+        let known = self.sessions.entry(Arc::clone(&session)).or_default();
+        if known.last < change.at {
+            known.last.clone_from(&change.at);
         }
+        let id: Arc<str> = Arc::from(change.change.as_str());
+        self.places.insert(Arc::clone(&id), self.entries.len());
+        let undoes = change.undoes.clone().into();
+        let entry = Entry::new(change);
+        self.entries.push(Held {
+            change: id,
+            session,
+            line,
+            status: entry.status,
+            evicted: false,
+            undoes,
+            undone_by: None,
+            shared: entry.shared.clone(),
+            cost: entry.cost(),
+        });
     }
 
-    fn entry(&self, change: &str) -> Option<&Entry> {
+    /// Finds out which images of a change that took another back are not its own.
+    fn share(&mut self, change: &str) -> io::Result<()> {
+        let Some(held) = self.held(change).filter(|held| !held.undoes.is_empty()) else { return Ok(()) };
+        let mut entry = self.whole(held)?;
+        entry.shared = self.shared_by(&entry);
+        let cost = entry.cost();
+        self.alter(change, |held| (held.shared, held.cost) = (entry.shared, cost));
+        Ok(())
+    }
+
+    fn held(&self, change: &str) -> Option<&Held> {
         self.entries.get(*self.places.get(change)?)
     }
 
+    /// All of a change, with what only the log tells.
+    fn whole(&self, held: &Held) -> io::Result<Entry> {
+        let line: Line = serde_json::from_slice(&self.bytes(held.line.clone())?)?;
+        let Line::Intent(change) = line else { return Err(io::ErrorKind::InvalidData.into()) };
+        let Held { status, evicted, undone_by, shared, .. } = held;
+        let (undone_by, shared) = (undone_by.clone(), shared.clone());
+        Ok(Entry { change, status: *status, evicted: *evicted, undone_by, shared })
+    }
+
     /// Those that were not given up.
-    fn made(&self) -> Vec<&Entry> {
-        self.entries.iter().filter(|entry| entry.status != Status::Void).collect()
+    fn made(&self) -> Vec<&Held> {
+        self.entries.iter().filter(|held| held.status != Status::Void).collect()
     }
 
     fn undoes(&self, change: &str) -> Vec<String> {
-        self.entry(change).map(|entry| entry.change.undoes.clone()).unwrap_or_default()
+        self.held(change).map(|held| held.undoes.to_vec()).unwrap_or_default()
     }
 
     /// The images of a change that belong to another one which holds: each is called after its owner.
-    fn shared_by(&self, change: &str) -> Vec<String> {
-        let images = self.entry(change).map(|entry| entry.change.effects.iter().filter_map(Effect::image));
+    fn shared_by(&self, entry: &Entry) -> Box<[String]> {
         let is_shared = |image: &&str| {
             owner(image)
-                .filter(|owner| *owner != change)
-                .and_then(|owner| self.entry(owner))
-                .is_some_and(Entry::is_live)
+                .filter(|owner| *owner != entry.change.change)
+                .and_then(|owner| self.held(owner))
+                .is_some_and(Held::is_live)
         };
-        images.into_iter().flatten().map(|(image, _)| image).filter(is_shared).map(str::to_owned).collect()
+        let images = entry.change.effects.iter().filter_map(Effect::image).map(|(image, _)| image);
+        images.filter(is_shared).map(str::to_owned).collect()
     }
 
     /// A change, and those whose pre-images it shares.
     fn sharing(&self, change: &str) -> Vec<String> {
-        let shared = self.entry(change).map(|entry| entry.shared.as_slice()).unwrap_or_default();
+        let shared = self.held(change).map(|held| &*held.shared).unwrap_or_default();
         let owners = shared.iter().filter_map(|image| owner(image)).map(str::to_owned);
         std::iter::once(change.to_owned()).chain(owners).collect()
     }
 
-    fn alter(&mut self, change: &str, how: impl FnOnce(&mut Entry)) {
-        let Some(entry) = self.places.get(change).and_then(|place| self.entries.get_mut(*place)) else { return };
-        let before = entry.kept_bytes();
-        how(entry);
-        let after = entry.kept_bytes();
-        let kept = self.kept.entry(entry.change.session.clone()).or_default();
-        *kept = kept.saturating_sub(before).saturating_add(after);
+    fn alter(&mut self, change: &str, how: impl FnOnce(&mut Held)) {
+        let Some(held) = self.places.get(change).and_then(|place| self.entries.get_mut(*place)) else { return };
+        let before = held.kept_bytes();
+        how(held);
+        let after = held.kept_bytes();
+        if let Some(session) = self.sessions.get_mut(&held.session) {
+            session.kept = session.kept.saturating_sub(before).saturating_add(after);
+        }
         self.kept_by_all = self.kept_by_all.saturating_sub(before).saturating_add(after);
     }
 
-    /// Whether what an entry keeps may go to make room for a session.
-    fn may_go(&self, entry: &Entry, session: &str) -> bool {
-        entry.change.session == session || self.is_over(&entry.change.session)
+    /// Whether what a change keeps may go to make room for a session.
+    fn may_go(&self, held: &Held, session: &str) -> bool {
+        *held.session == *session || self.is_over(&held.session)
     }
 
     fn is_over(&self, session: &str) -> bool {
-        let last = self.last.get(session).and_then(|last| humantime::parse_rfc3339(last).ok());
+        let last = self.sessions.get(session).and_then(|known| humantime::parse_rfc3339(&known.last).ok());
         last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > OVER))
     }
 }

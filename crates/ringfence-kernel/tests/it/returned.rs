@@ -31,7 +31,7 @@ impl Road {
 
     async fn come_back(&self, token: &str, arguments: &str, answered: Option<Answered>) -> Reply {
         let call = ToolCall { id: "2".to_owned(), name: "act".to_owned(), arguments: arguments.to_owned() };
-        let back = Returned { token: token.to_owned(), call, answered };
+        let back = Returned { token: token.to_owned(), call, answered, listener: None };
         self.host.resume_call(&self.session, back, &CancellationToken::new()).await.unwrap()
     }
 }

@@ -119,7 +119,8 @@ pub(super) async fn go_on(api: Arc<Api>, visit: Visit, back: ComingBack) -> Resu
     let call = ToolCall { id: checked(back.id)?, name: back.name, arguments: text_of(back.arguments) };
     let entered = enter(&sitting, &call.id)?;
     let _turn = sitting.turn(&call.name).await;
-    let returned = Returned { token: back.token, call, answered: None };
+    let listener = Some(api.feed.listener(&sitting.session, &call.id));
+    let returned = Returned { token: back.token, call, answered: None, listener };
     Ok(answer(sitting.wired.host.resume_call(&sitting.session, returned, &entered.cancel).await?))
 }
 

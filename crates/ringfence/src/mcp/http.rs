@@ -4,7 +4,7 @@
 //! browser could send one on behalf of a page that the user never trusted. A body is bounded, read whole, and checked for
 //! keys that stand twice before the SDK sees it.
 //!
-//! Not here: the sessions of older clients, which the SDK keeps and ends when they are idle.
+//! Not here: connections (`connections.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +28,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::{self, Bounds};
 use super::keys::{self, Bad};
 use super::server::Server;
 use super::talk::{Guest, Places, Source, Talks, Visitor};
@@ -41,6 +42,9 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Sessions and requests at once.
 const MOST: usize = 256;
+
+/// More than there are requests at once, since some clients keep a connection beside them.
+const CONNECTIONS: Bounds = Bounds { most: 8 * MOST as u32, head: Duration::from_secs(30) };
 
 /// Bodies that are read at once; each can be as long as the arguments of a call.
 const MOST_BODIES: usize = 16;
@@ -106,16 +110,17 @@ impl Front {
         let router = Router::new().route("/mcp", any(enter)).with_state(self.door(wired, listening, address, &stop));
         let router = router.merge(api.router.clone());
         listens(address);
-        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let serving = connections::serve(listener, router, CONNECTIONS, stop.clone());
         let ended = async {
             stop.cancelled().await;
             tokio::time::sleep(LAST).await;
         };
         tokio::select! {
-            served = serving.into_future() => Ok(served?),
+            () = serving => {}
             // Who holds a connection open does not hold the server up.
-            () = ended => Ok(()),
+            () = ended => {}
         }
+        Ok(())
     }
 
     fn door(&self, wired: &Wired, listening: Listening, address: SocketAddr, stop: &CancellationToken) -> Door {

@@ -2,28 +2,18 @@
 //!
 //! An entry is put into the text of the file as it is, and nothing else of it changes: where that cannot be done safely, the
 //! entry is printed for the user to put in. Nothing is written that was not shown before.
+//!
+//! Not here: which files those are (`clients.rs`).
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use ringfence_fs::yaml_mapping;
 use serde_json::{Map, Value, json};
 
-/// What our entry is called.
-const NAME: &str = "ringfence";
-
-const LONGEST_FILE: u64 = 4 << 20;
-
-/// A client that is known well enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Client {
-    ClaudeCode,
-    Codex,
-    Crush,
-    Opencode,
-    Vscode,
-}
+use super::clients::{Client, Format, NAME, Places, read};
+use super::jsonc;
 
 /// Why nothing was planned or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +30,11 @@ pub(crate) enum InstallError {
     ByHand { file: String, entry: String },
 }
 
-/// Where a client runs, and what it shall start.
+/// What a client shall start.
 #[derive(Debug)]
 pub(crate) struct Setting<'a> {
     pub(crate) program: &'a Path,
     pub(crate) workspace: &'a Path,
-    pub(crate) home: Option<&'a Path>,
 }
 
 /// One file, and what would be in it.
@@ -62,7 +51,9 @@ pub(crate) struct Change {
 impl Change {
     /// What would be done, for the user to read.
     pub(crate) fn shown(&self) -> String {
-        format!("in {}:\n\n{}\n\n{}\n", self.file.display(), self.entry, self.advice)
+        let Self { file, entry, advice, .. } = self;
+        let gate = "A fence beside an open gate fences nothing. Turn off the client's own file and shell tools";
+        format!("in {}:\n\n{entry}\n\n{gate}:\n{advice}\n", file.display())
     }
 
     /// Writes it, all or nothing.
@@ -86,56 +77,23 @@ impl Change {
 }
 
 /// Finds out what would have to be written for a client.
-pub(crate) fn plan(client: Client, setting: &Setting<'_>) -> Result<Change, InstallError> {
-    let file = file_of(client, setting)?;
+pub(crate) fn plan(client: Client, setting: &Setting<'_>, places: Places<'_>) -> Result<Change, InstallError> {
+    let file = client.files(places).into_iter().next().ok_or(InstallError::NoHome)?;
     let name = file.display().to_string();
     let before = match read(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(InstallError::Read(name, error)),
     };
-    let (entry, after) = match client {
-        Client::Codex => with_table(&before, setting),
-        _ => with_member(&before, client, setting),
+    let (entry, after) = match client.format() {
+        Format::Toml => with_table(&before, setting),
+        Format::Yaml => with_extension(&before, setting),
+        Format::Json => with_member(&before, client, setting),
     };
     match after {
-        Added::Text(after) => Ok(Change { file, entry, after, advice: advice(client) }),
+        Added::Text(after) => Ok(Change { file, entry, after, advice: client.advice() }),
         Added::There => Err(InstallError::There(name)),
         Added::Cannot => Err(InstallError::ByHand { file: name, entry }),
-    }
-}
-
-fn read(file: &Path) -> io::Result<String> {
-    use io::Read as _;
-    let mut text = String::new();
-    fs::File::open(file)?.take(LONGEST_FILE).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-fn file_of(client: Client, setting: &Setting<'_>) -> Result<PathBuf, InstallError> {
-    let home = |path: &str| setting.home.map(|home| home.join(path)).ok_or(InstallError::NoHome);
-    match client {
-        Client::ClaudeCode => Ok(setting.workspace.join(".mcp.json")),
-        Client::Vscode => Ok(setting.workspace.join(".vscode/mcp.json")),
-        Client::Opencode => Ok(setting.workspace.join("opencode.json")),
-        Client::Crush => Ok(setting.workspace.join("crush.json")),
-        Client::Codex => home(".codex/config.toml"),
-    }
-}
-
-fn advice(client: Client) -> &'static str {
-    match client {
-        Client::ClaudeCode => {
-            "A fence beside an open gate fences nothing. Put this into .claude/settings.json to turn off the tools that go \
-             around it:\n\n{\"permissions\": {\"deny\": [\"Bash\", \"Read\", \"Edit\", \"Write\", \"NotebookEdit\"]}}"
-        }
-        Client::Opencode => {
-            "A fence beside an open gate fences nothing. Put this into opencode.json to turn off the tools that go around \
-             it:\n\n\"tools\": {\"bash\": false, \"read\": false, \"edit\": false, \"write\": false, \"patch\": false}"
-        }
-        Client::Codex | Client::Crush | Client::Vscode => {
-            "A fence beside an open gate fences nothing: turn off the client's own file and shell tools in its settings."
-        }
     }
 }
 
@@ -169,23 +127,78 @@ fn with_table(before: &str, setting: &Setting<'_>) -> (String, Added) {
     (entry, if fine { Added::Text(after) } else { Added::Cannot })
 }
 
+/// An extension of Goose: a block below `extensions`, which is made at the end if it is not there.
+fn with_extension(before: &str, setting: &Setting<'_>) -> (String, Added) {
+    const KEY: &str = "extensions";
+    let arguments: Vec<String> = arguments(setting).iter().map(|argument| quoted(argument)).collect();
+    let block = |deep: &str| {
+        let lines = [
+            format!("{NAME}:"),
+            format!("  name: {NAME}"),
+            "  type: stdio".to_owned(),
+            "  enabled: true".to_owned(),
+            format!("  cmd: {}", quoted(&setting.program.display().to_string())),
+            format!("  args: [{}]", arguments.join(", ")),
+            "  envs: {}".to_owned(),
+            "  timeout: 300".to_owned(),
+        ];
+        lines.map(|line| format!("{deep}{line}\n")).concat()
+    };
+    let entry = format!("{KEY}:\n{}", block("  "));
+    if before.trim().is_empty() {
+        return (entry.clone(), Added::Text(entry));
+    }
+    let Some(old) = yaml_mapping(before) else { return (entry, Added::Cannot) };
+    if old.get(KEY).and_then(|all| all.get(NAME)).is_some() {
+        return (entry, Added::There);
+    }
+    let after = match before.split_inclusive('\n').position(|line| line.trim_end() == format!("{KEY}:")) {
+        None => format!("{before}{}{entry}", if before.ends_with('\n') { "" } else { "\n" }),
+        Some(at) => {
+            let lines: Vec<&str> = before.split_inclusive('\n').collect();
+            let (above, below) = lines.split_at(at + 1);
+            // As deep as what stands there.
+            let first = below.iter().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+            let deep = first.map_or(0, |line| line.len() - line.trim_start_matches(' ').len());
+            format!("{}{}{}", above.concat(), block(&" ".repeat(deep)), below.concat())
+        }
+    };
+    let added = yaml_mapping(&block("")).unwrap_or_default();
+    let mut wanted = old;
+    match wanted.entry(KEY).or_insert_with(|| Value::Object(Map::new())) {
+        Value::Object(extensions) => extensions.extend(added),
+        _ => return (entry, Added::Cannot),
+    }
+    let fine = yaml_mapping(&after).is_some_and(|new| new == wanted);
+    (entry, if fine { Added::Text(after) } else { Added::Cannot })
+}
+
+/// A text as YAML and JSON both read it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
 /// A member of the object that a client has its servers in.
 fn with_member(before: &str, client: Client, setting: &Setting<'_>) -> (String, Added) {
     let (command, arguments) = (setting.program.display().to_string(), arguments(setting));
-    let (key, server) = match client {
-        Client::ClaudeCode => ("mcpServers", json!({"command": command, "args": arguments})),
-        Client::Vscode => ("servers", json!({"type": "stdio", "command": command, "args": arguments})),
-        Client::Crush => ("mcp", json!({"type": "stdio", "command": command, "args": arguments})),
-        Client::Opencode | Client::Codex => {
-            let whole: Vec<String> = std::iter::once(command).chain(arguments).collect();
-            ("mcp", json!({"type": "local", "command": whole, "enabled": true}))
-        }
-    };
+    let (key, server) = (
+        client.servers(),
+        match client {
+            Client::Vscode | Client::Crush => json!({"type": "stdio", "command": command, "args": arguments}),
+            Client::Opencode => {
+                let whole: Vec<String> = std::iter::once(command).chain(arguments).collect();
+                json!({"type": "local", "command": whole, "enabled": true})
+            }
+            _ => json!({"command": command, "args": arguments}),
+        },
+    );
     let entry = pretty(&json!({key: {NAME: server}}));
     if before.trim().is_empty() {
         return (entry.clone(), Added::Text(entry + "\n"));
     }
-    let Ok(Value::Object(old)) = serde_json::from_str::<Value>(before) else { return (entry, Added::Cannot) };
+    // Places in the blanked text are places in the real one.
+    let blanked = jsonc::blanked(before);
+    let Ok(Value::Object(old)) = serde_json::from_str::<Value>(&blanked) else { return (entry, Added::Cannot) };
     if old.get(key).and_then(|servers| servers.get(NAME)).is_some() {
         return (entry, Added::There);
     }
@@ -199,19 +212,18 @@ fn with_member(before: &str, client: Client, setting: &Setting<'_>) -> (String, 
     let candidates: Vec<String> = match old.contains_key(key) {
         true => {
             let member = format!("\n    \"{NAME}\": {server}{}", comma(is_first));
-            let opens = |at: usize| before[at..].find('{').map(|brace| at + brace + 1);
+            let opens = |at: usize| blanked[at..].find('{').map(|brace| at + brace + 1);
             let quoted = format!("\"{key}\"");
-            let found = before.match_indices(&quoted).filter_map(|(at, _)| opens(at));
+            let found = blanked.match_indices(&quoted).filter_map(|(at, _)| opens(at));
             found.map(|at| format!("{}{member}{}", &before[..at], &before[at..])).collect()
         }
         false => {
             let member = format!("\n  \"{key}\": {}{}", json!({NAME: server}), comma(old.is_empty()));
-            before.find('{').map(|at| format!("{}{member}{}", &before[..=at], &before[at + 1..])).into_iter().collect()
+            blanked.find('{').map(|at| format!("{}{member}{}", &before[..=at], &before[at + 1..])).into_iter().collect()
         }
     };
     let wanted = Value::Object(wanted);
-    let is_it = |text: &String| serde_json::from_str::<Value>(text).is_ok_and(|value| value == wanted);
-    match candidates.into_iter().find(is_it) {
+    match candidates.into_iter().find(|text| jsonc::value(text).as_ref() == Some(&wanted)) {
         Some(after) => (entry, Added::Text(after)),
         None => (entry, Added::Cannot),
     }
@@ -225,10 +237,10 @@ fn pretty(value: &Value) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::{Added, Client, InstallError, Setting, plan, with_member, with_table};
+    use super::{Added, Client, InstallError, Places, Setting, plan, with_extension, with_member, with_table};
 
     fn setting() -> Setting<'static> {
-        Setting { program: Path::new("/bin/ringfence"), workspace: Path::new("/w"), home: None }
+        Setting { program: Path::new("/bin/ringfence"), workspace: Path::new("/w") }
     }
 
     fn check(before: &str, expected: Option<&str>) {
@@ -261,9 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn comments_and_lone_commas_stay_where_they_are() {
+        let server = r#"{"args":["mcp","--workspace","/w"],"command":"/bin/ringfence"}"#;
+        check(
+            "// {\n{\n  // \"mcpServers\": {\n  \"mcpServers\": { // mine\n    \"b\": {},\n  },\n}\n",
+            Some(&format!(
+                "// {{\n{{\n  // \"mcpServers\": {{\n  \"mcpServers\": {{\n    \"ringfence\": {server}, // mine\n    \"b\": {{}},\n  }},\n}}\n"
+            )),
+        );
+        check("{ /* é */ }", Some(&format!("{{\n  \"mcpServers\": {{\"ringfence\":{server}}} /* é */ }}")));
+    }
+
+    #[test]
     fn what_is_there_or_cannot_be_read_is_left_alone() {
         check(r#"{"mcpServers": {"ringfence": {}}}"#, None);
-        check("{ // a comment\n}", None);
+        check("{ // a comment }", None);
         check(r#"{"mcpServers": 7}"#, None);
         check("[]", None);
     }
@@ -281,15 +305,85 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_written_whole_and_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let setting = Setting { workspace: directory.path(), ..setting() };
-        for client in [Client::ClaudeCode, Client::Vscode, Client::Crush, Client::Opencode] {
-            let change = plan(client, &setting).unwrap();
-            assert!(change.shown().contains("/bin/ringfence"));
-            change.write().unwrap();
-            assert!(matches!(plan(client, &setting), Err(InstallError::There(_))), "{client:?}");
+    fn an_extension_stands_among_the_others() {
+        let block = |deep: &str| {
+            let lines = [
+                "ringfence:",
+                "  name: ringfence",
+                "  type: stdio",
+                "  enabled: true",
+                "  cmd: \"/bin/ringfence\"",
+                "  args: [\"mcp\", \"--workspace\", \"/w\"]",
+                "  envs: {}",
+                "  timeout: 300",
+            ];
+            lines.map(|line| format!("{deep}{line}\n")).concat()
+        };
+        let two = block("  ");
+        let cases = [
+            (String::new(), format!("extensions:\n{two}")),
+            ("A: b # c".to_owned(), format!("A: b # c\nextensions:\n{two}")),
+            (
+                "A: b\nextensions:\n    # mine\n    memory:\n        enabled: true\nZ: 1\n".to_owned(),
+                format!("A: b\nextensions:\n{}    # mine\n    memory:\n        enabled: true\nZ: 1\n", block("    ")),
+            ),
+        ];
+        for (before, after) in cases {
+            assert_eq!(with_extension(&before, &setting()).1, Added::Text(after), "{before:?}");
         }
-        assert!(matches!(plan(Client::Codex, &setting), Err(InstallError::NoHome)));
+        assert_eq!(with_extension("extensions:\n  ringfence:\n    enabled: true\n", &setting()).1, Added::There);
+        for other in ["extensions: {}\n", "extensions:\n", "a: [", "---\na: 1\n", "extensions: [1]\n"] {
+            assert_eq!(with_extension(other, &setting()).1, Added::Cannot, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_client_gets_what_its_documentation_asks_for() {
+        let entry = |client: Client| {
+            let directory = tempfile::tempdir().unwrap();
+            let at = directory.path();
+            let places = Places { workspace: Some(at), home: Some(at), config: Some(at) };
+            let change = plan(client, &setting(), places).unwrap();
+            change.write().unwrap();
+            assert!(matches!(plan(client, &setting(), places), Err(InstallError::There(_))), "{client:?}");
+            let file = change.file.strip_prefix(at).unwrap().display().to_string();
+            format!("{file}: {}", change.after.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        let arguments = r#""args": [ "mcp", "--workspace", "/w" ], "command": "/bin/ringfence""#;
+        let command = r#""command": [ "/bin/ringfence", "mcp", "--workspace", "/w" ]"#;
+        let cases = [
+            (Client::ClaudeCode, format!(r#".mcp.json: {{ "mcpServers": {{ "ringfence": {{ {arguments} }} }} }}"#)),
+            (
+                Client::Codex,
+                r#".codex/config.toml: [mcp_servers.ringfence] args = ["mcp", "--workspace", "/w"] command = "/bin/ringfence""#
+                    .to_owned(),
+            ),
+            (
+                Client::Crush,
+                format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ {arguments}, "type": "stdio" }} }} }}"#),
+            ),
+            (
+                Client::Goose,
+                r#"goose/config.yaml: extensions: ringfence: name: ringfence type: stdio enabled: true cmd: "/bin/ringfence" args: ["mcp", "--workspace", "/w"] envs: {} timeout: 300"#
+                    .to_owned(),
+            ),
+            (
+                Client::Opencode,
+                format!(r#"opencode.json: {{ "mcp": {{ "ringfence": {{ {command}, "enabled": true, "type": "local" }} }} }}"#),
+            ),
+            (
+                Client::Vscode,
+                format!(r#".vscode/mcp.json: {{ "servers": {{ "ringfence": {{ {arguments}, "type": "stdio" }} }} }}"#),
+            ),
+            (
+                Client::Zed,
+                format!(r#"zed/settings.json: {{ "context_servers": {{ "ringfence": {{ {arguments} }} }} }}"#),
+            ),
+        ];
+        for (client, expected) in cases {
+            assert_eq!(entry(client), expected);
+        }
+        let nowhere = Places { workspace: None, home: None, config: None };
+        assert!(matches!(plan(Client::Codex, &setting(), nowhere), Err(InstallError::NoHome)));
     }
 }

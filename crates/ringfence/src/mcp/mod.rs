@@ -8,12 +8,15 @@
 mod approve;
 mod callers;
 mod client;
+pub(crate) mod clients;
+mod connections;
 #[cfg(feature = "conformance")]
 mod fixtures;
 mod guarded;
 mod http;
 mod in_flight;
 pub(crate) mod install;
+mod jsonc;
 pub(crate) mod keys;
 mod lines;
 mod news;

@@ -155,7 +155,8 @@ impl Server {
                 let going_on = async {
                     caller.news.notice(how_to_answer(&waiting.request));
                     self.wait_for_answer(&waiting.request).await;
-                    let back = Returned { token: waiting.token, call: call.clone(), answered: None };
+                    let listener = Some(Arc::new(caller.news.clone()) as _);
+                    let back = Returned { token: waiting.token, call: call.clone(), answered: None, listener };
                     self.served.host.resume_call(&talk.session, back, cancel).await
                 };
                 teller.while_waiting(going_on).await
@@ -173,7 +174,8 @@ impl Server {
         let said = said.unwrap_or_default().remove(QUESTION);
         let answered =
             said.and_then(|said| serde_json::from_value::<ElicitResult>(said).ok()).map(|said| answer(&said));
-        let back = Returned { token, call: trip.call.clone(), answered };
+        let listener = Some(Arc::new(trip.caller.news.clone()) as _);
+        let back = Returned { token, call: trip.call.clone(), answered, listener };
         let Trip { talk, cancel, teller, .. } = trip;
         teller.while_waiting(self.served.host.resume_call(&talk.session, back, cancel)).await
     }

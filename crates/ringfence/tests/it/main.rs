@@ -16,6 +16,7 @@ mod mcp_client;
 mod mcp_files;
 mod mcp_http;
 mod mcp_races;
+mod mcp_soak;
 mod mcp_traps;
 mod policy;
 mod processes;

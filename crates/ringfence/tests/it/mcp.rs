@@ -245,5 +245,39 @@ fn a_client_is_told_about_the_server_only_after_the_change_was_shown() {
     assert_eq!(written.code, Some(0), "{written:?}");
     let entry: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(entry["mcpServers"]["ringfence"]["args"][0], "mcp");
+    // It is started by another program, to which `/proc/self/exe` would be something else.
+    let program = std::fs::canonicalize(crate::site::PROGRAM).unwrap();
+    assert_eq!(entry["mcpServers"]["ringfence"]["command"], program.to_str().unwrap());
     assert_eq!(site.run(&["mcp", "install", "claude-code", "--yes"]).code, Some(2), "it is there already");
+}
+
+#[test]
+fn doctor_names_the_clients_that_go_around_the_fence() {
+    let site = site();
+    for client in ["claude-code", "zed", "vscode"] {
+        let said = site.run(&["mcp", "install", client, "--yes"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+    }
+    let own = r#"{"default_profile": "mine", "profiles": {"mine": {"tools": {"now": true}}}}"#;
+    let file = site.config.join("zed/settings.json");
+    let mut settings: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    settings["agent"] = serde_json::from_str(own).unwrap();
+    std::fs::write(&file, format!("// mine\n{settings}")).unwrap();
+    let said = site.run(&["doctor"]).out;
+    let lines = [
+        "--  claude-code: its own tools go around the fence: Bash, Edit, ",
+        "    in .claude/settings.json: {\"permissions\"",
+        "??  vscode: its settings do not say",
+        "ok  zed: its own file and shell tools are off",
+    ];
+    lines.iter().for_each(|line| assert!(said.contains(line), "{line}: {said}"));
+    assert!(!said.contains(site.root().to_str().unwrap()), "{said}");
+    let said: Value = serde_json::from_str(&site.run(&["doctor", "--json"]).out).unwrap();
+    let gates: Vec<_> =
+        said["clients"].as_array().unwrap().iter().map(|found| (&found["client"], &found["own_tools"])).collect();
+    let expected = [("claude-code", "open"), ("vscode", "unknown"), ("zed", "closed")];
+    assert_eq!(
+        gates,
+        expected.map(|(client, gate)| (json!(client), json!(gate))).iter().map(|(a, b)| (a, b)).collect::<Vec<_>>()
+    );
 }

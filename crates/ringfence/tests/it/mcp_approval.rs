@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::mcp_client::{Mcp, text};
 use crate::mcp_traps::check_waits;
 use crate::site::Site;
+use crate::terminal::say_yes;
 
 fn site() -> Site {
     let site = Site::new();
@@ -183,6 +184,24 @@ fn a_client_that_cannot_wait_comes_again() {
     let second = client.call("write_file", overwrite());
     assert_eq!(second["isError"], false, "{second}");
     assert_eq!(site.read("a"), "new\n");
+}
+
+#[test]
+fn what_a_program_prints_is_heard_also_when_its_call_was_put_off() {
+    let site = site();
+    let rules = "[approval]\nunattended = true\n[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n";
+    std::fs::write(site.config.join("ringfence/config.toml"), rules).unwrap();
+    let mut client = Mcp::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
+    let program = json!({"language": "bash", "code": "echo begun; sleep 60"});
+    let first = client.call("run_code", program.clone());
+    assert!(text(&first).contains("nothing was done yet"), "{first}");
+    let request = check_waits(&site);
+    say_yes(&site, &request);
+    let params = json!({"name": "run_code", "arguments": program, "_meta": {"progressToken": "p"}});
+    let id = client.ask("tools/call", params);
+    let is_output = |message: &Value| message["params"]["message"].as_str().is_some_and(|text| text.contains("begun"));
+    client.until(|message| message["method"] == "notifications/progress" && is_output(message));
+    client.notify("notifications/cancelled", json!({"requestId": id}));
 }
 
 #[test]

@@ -11,9 +11,9 @@ use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
 use crate::site::Site;
 
 /// A server process, and a token for it.
-struct Served {
-    child: Child,
-    address: String,
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) address: String,
     token: String,
 }
 
@@ -48,7 +48,7 @@ impl Answer {
 }
 
 impl Served {
-    fn start(site: &Site, arguments: &[&str]) -> Self {
+    pub(crate) fn start(site: &Site, arguments: &[&str]) -> Self {
         let token = new_token(site, "agent");
         let mut command = site.command(&[&["serve", "--address", "127.0.0.1:0"], arguments].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -121,7 +121,7 @@ fn joined(mut chunks: &str) -> String {
     body
 }
 
-fn new_token(site: &Site, name: &str) -> String {
+pub(crate) fn new_token(site: &Site, name: &str) -> String {
     let said = site.run(&["token", "new", name]);
     assert_eq!(said.code, Some(0), "{said:?}");
     said.out.trim().to_owned()

@@ -109,6 +109,14 @@ impl Seat {
     }
 }
 
+/// Somebody at a terminal says yes to a request.
+pub(crate) fn say_yes(site: &Site, request: &str) {
+    let mut seat = Seat::new(site, &["approvals", "answer", request]);
+    seat.until(ASKED);
+    seat.press("y");
+    assert_eq!(seat.end().code, Some(0));
+}
+
 fn site() -> Site {
     let site = Site::new();
     site.write("notes.md", "old\n");

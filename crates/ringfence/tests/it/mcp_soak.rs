@@ -1,0 +1,378 @@
+//! A long day of `ringfence serve`: eight clients with calls of every kind, and what is left of the server after it.
+//!
+//! 2,000 calls, and 50,000 with `RINGFENCE_FULL=1`. Half of the clients have sessions, which they end and begin anew; the
+//! others have none. The figures are printed (`--nocapture`).
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::{LAST_HANDSHAKE, STATELESS};
+use crate::mcp_http::{Served, new_token};
+use crate::site::Site;
+
+const CLIENTS: usize = 8;
+
+/// Files that are read, listed and searched.
+const FILES: usize = 200;
+
+/// How much more memory the server may have at the end than after the first fifth of its calls.
+const GROWTH_KB: u64 = 8 << 10;
+
+/// A session is ended and begun anew after so many calls.
+const SESSION: usize = 50;
+
+fn calls() -> usize {
+    if std::env::var_os("RINGFENCE_FULL").is_some() { 50_000 } else { 2_000 }
+}
+
+/// A connection that is kept.
+struct Line {
+    reader: BufReader<TcpStream>,
+}
+
+/// The head of an answer, and its body.
+struct Said {
+    head: String,
+    body: String,
+}
+
+impl Line {
+    fn open(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { reader: BufReader::new(stream) }
+    }
+
+    fn send(&mut self, method: &str, headers: &[(&str, &str)], body: &str) {
+        let mut text = format!("{method} /mcp HTTP/1.1\r\nContent-Type: application/json\r\n");
+        text.push_str("Accept: application/json, text/event-stream\r\n");
+        for (name, value) in headers {
+            write!(text, "{name}: {value}\r\n").unwrap();
+        }
+        write!(text, "Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        self.reader.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn hear(&mut self) -> Said {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(self.reader.read_line(&mut head).unwrap() > 0, "the server hung up: {head}");
+        }
+        let head = head.to_ascii_lowercase();
+        let mut body = Vec::new();
+        if head.contains("transfer-encoding: chunked") {
+            while self.hear_chunk(&mut body) {}
+        } else if let Some((_, rest)) = head.split_once("content-length: ") {
+            let length = rest.lines().next().unwrap().trim().parse().unwrap();
+            (&mut self.reader).take(length).read_to_end(&mut body).unwrap();
+        }
+        Said { head, body: String::from_utf8(body).unwrap() }
+    }
+
+    /// False if it was the last.
+    fn hear_chunk(&mut self, body: &mut Vec<u8>) -> bool {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        let length = u64::from_str_radix(line.trim(), 16).unwrap();
+        (&mut self.reader).take(length).read_to_end(body).unwrap();
+        self.reader.read_line(&mut line).unwrap();
+        length > 0
+    }
+}
+
+impl Said {
+    fn message(&self) -> Value {
+        let events = self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+        let found = events.chain([self.body.trim()]).filter_map(|text| serde_json::from_str::<Value>(text).ok());
+        let is_answer = |message: &Value| message.get("result").is_some() || message.get("error").is_some();
+        found.into_iter().find(is_answer).unwrap_or_else(|| panic!("no answer: {} {:.300}", self.head, self.body))
+    }
+}
+
+/// What a client did.
+#[derive(Debug, Default)]
+struct Tally {
+    made: usize,
+    refused: usize,
+    cancelled: usize,
+    sessions: usize,
+    /// The edits that were acknowledged, each of which counts one up in the file.
+    edits: usize,
+    /// What the last write that was acknowledged wrote.
+    written: String,
+}
+
+struct Client<'a> {
+    address: &'a str,
+    bearer: String,
+    number: usize,
+    line: Line,
+    session: Option<String>,
+    last_id: usize,
+    tally: Tally,
+}
+
+impl<'a> Client<'a> {
+    fn new(address: &'a str, token: &str, number: usize, tally: Tally) -> Self {
+        let line = Line::open(address);
+        let bearer = format!("Bearer {token}");
+        let mut client = Self { address, bearer, number, line, session: None, last_id: 0, tally };
+        client.begin();
+        client
+    }
+
+    fn has_sessions(&self) -> bool {
+        self.number.is_multiple_of(2)
+    }
+
+    fn begin(&mut self) {
+        if !self.has_sessions() {
+            return;
+        }
+        let info = json!({"name": "soak", "version": "1"});
+        let hello = json!({"protocolVersion": LAST_HANDSHAKE, "capabilities": {}, "clientInfo": info});
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).to_string();
+        let bearer = self.bearer.clone();
+        self.line.send("POST", &[("Host", self.address), ("Authorization", &bearer)], &body);
+        let said = self.line.hear();
+        let id = said.head.split_once("mcp-session-id: ").unwrap().1.lines().next().unwrap().to_owned();
+        self.session = Some(id);
+        self.tally.sessions += 1;
+        self.post(None, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), "");
+        self.line.hear();
+    }
+
+    fn end(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        let headers = [
+            ("Host", self.address),
+            ("Authorization", self.bearer.as_str()),
+            ("Mcp-Session-Id", &session),
+            ("MCP-Protocol-Version", LAST_HANDSHAKE),
+        ];
+        self.line.send("DELETE", &headers, "");
+        let said = self.line.hear();
+        assert!(said.head.starts_with("http/1.1 2"), "{}", said.head);
+    }
+
+    /// Sends a message on a connection, or on our own.
+    fn post(&mut self, line: Option<&mut Line>, message: &Value, tool: &str) {
+        let method = message["method"].as_str().unwrap();
+        let mut headers = vec![("Host", self.address), ("Authorization", self.bearer.as_str())];
+        match &self.session {
+            Some(session) => {
+                headers.extend([("Mcp-Session-Id", session.as_str()), ("MCP-Protocol-Version", LAST_HANDSHAKE)]);
+            }
+            None => {
+                headers.extend([("MCP-Protocol-Version", STATELESS), ("Mcp-Method", method), ("Mcp-Name", tool)]);
+            }
+        }
+        line.unwrap_or(&mut self.line).send("POST", &headers, &message.to_string());
+    }
+
+    fn request(&mut self, tool: &str, arguments: &Value) -> Value {
+        self.last_id += 1;
+        let mut params = json!({"name": tool, "arguments": arguments});
+        if !self.has_sessions() {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": STATELESS,
+                "io.modelcontextprotocol/clientInfo": {"name": "soak", "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+        }
+        json!({"jsonrpc": "2.0", "id": self.last_id, "method": "tools/call", "params": params})
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let request = self.request(tool, &arguments);
+        self.post(None, &request, tool);
+        let message = self.line.hear().message();
+        assert_eq!(message["id"], self.last_id, "{message}");
+        message
+    }
+
+    fn works(&mut self, tool: &str, arguments: Value) {
+        let said = self.call(tool, arguments);
+        assert_eq!(said["result"]["isError"], false, "{tool}: {said:.600}");
+    }
+
+    fn fails(&mut self, tool: &str, arguments: Value) {
+        let said = self.call(tool, arguments);
+        assert!(said["result"]["isError"] == true || said["error"].is_object(), "{tool}: {said:.600}");
+        self.tally.refused += 1;
+    }
+
+    /// Makes a call and does not wait for it: a client with a session says so, the other one hangs up.
+    fn gives_up(&mut self, tool: &str, arguments: Value) {
+        let request = self.request(tool, &arguments);
+        let mut other = Line::open(self.address);
+        self.post(Some(&mut other), &request, tool);
+        if self.has_sessions() {
+            let params = json!({"requestId": self.last_id, "reason": "soak"});
+            let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+            self.post(None, &cancelled, "");
+            self.line.hear();
+        }
+        drop(other);
+        self.tally.cancelled += 1;
+    }
+
+    fn turn(&mut self) {
+        let (mine, turn) = (self.number, self.tally.made);
+        let file = format!("files/f{}", (turn * 7 + mine) % FILES);
+        match turn % 20 {
+            0 | 1 | 4 | 6 | 8 | 10 | 12 | 14 => self.works("read_file", json!({"path": file})),
+            2 | 11 => self.works("list_directory", json!({"path": "files"})),
+            3 | 9 | 16 => {
+                let said = |count: usize| format!("client {mine}: {count} edits\n");
+                let (old, new) = (said(self.tally.edits), said(self.tally.edits + 1));
+                self.works("edit_file", json!({"path": "shared", "oldText": old, "newText": new}));
+                self.tally.edits += 1;
+            }
+            5 | 13 => {
+                let content = format!("{turn} of {mine}\n").repeat(200);
+                self.works("write_file", json!({"path": format!("written-{mine}"), "content": content}));
+                self.tally.written = content;
+            }
+            7 => self.works("search_files", json!({"path": "files", "pattern": "needle"})),
+            15 => self.fails("read_file", json!({"path": format!("none-{turn}")})),
+            17 if turn % 3 == 0 => self.fails("read_file", json!({"path": "../outside/secret"})),
+            17 if turn % 3 == 1 => self.fails("edit_file", json!({"path": "shared", "oldText": "", "newText": ""})),
+            17 => self.fails(&format!("no-tool-{turn}"), json!({})),
+            18 => self.gives_up("search_files", json!({"path": ".", "pattern": format!("no such {turn}")})),
+            _ => self.gives_up("write_file", json!({"path": format!("maybe-{mine}"), "content": file})),
+        }
+        self.tally.made += 1;
+        if self.tally.made.is_multiple_of(SESSION) {
+            self.end();
+            self.begin();
+        }
+    }
+}
+
+/// What the kernel says about the server.
+#[derive(Debug)]
+struct Held {
+    descriptors: usize,
+    memory_kb: u64,
+}
+
+impl Held {
+    fn by(server: u32) -> Self {
+        let descriptors = std::fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
+        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let memory_kb = memory.split_whitespace().next().unwrap().parse().unwrap();
+        Self { descriptors, memory_kb }
+    }
+
+    /// Once it has no more descriptors than this, or half a minute has gone by.
+    fn once_idle(server: u32, descriptors: usize) -> Self {
+        let started = Instant::now();
+        loop {
+            let held = Self::once_quiet(server);
+            if held.descriptors <= descriptors || started.elapsed() > Duration::from_secs(30) {
+                return held;
+            }
+        }
+    }
+
+    /// Once it neither opened nor closed anything for half a second.
+    fn once_quiet(server: u32) -> Self {
+        let (mut held, mut looks) = (Self::by(server), 0);
+        while looks < 25 {
+            std::thread::park_timeout(Duration::from_millis(20));
+            let now = Self::by(server);
+            looks = if now.descriptors == held.descriptors { looks + 1 } else { 0 };
+            held = now;
+        }
+        held
+    }
+}
+
+/// All clients make calls until there were so many.
+fn work(clients: &mut [Client<'_>], calls: usize) {
+    let left = AtomicUsize::new(calls);
+    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    std::thread::scope(|scope| {
+        for client in clients {
+            scope.spawn(|| {
+                while take() {
+                    client.turn();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
+    let site = Site::in_memory();
+    for number in 0..FILES {
+        let needle = if number % 20 == 0 { "needle\n" } else { "" };
+        site.write(&format!("files/f{number}"), "hay ".repeat(256) + needle);
+    }
+    let counts: String = (0..CLIENTS).map(|number| format!("client {number}: 0 edits\n")).collect();
+    site.write("shared", counts);
+    let tokens: Vec<String> = (0..CLIENTS).map(|number| new_token(&site, &format!("client-{number}"))).collect();
+    let served = Served::start(&site, &["--preset", "edits"]);
+    let server = served.child.id();
+    let come = |tallies: Vec<Tally>| -> Vec<Client<'_>> {
+        let all = tokens.iter().zip(tallies).enumerate();
+        all.map(|(number, (token, tally))| Client::new(&served.address, token, number, tally)).collect()
+    };
+
+    let mut clients = come((0..CLIENTS).map(|_| Tally::default()).collect());
+    // One of every kind for each, so that what is opened once is open.
+    work(&mut clients, CLIENTS * 20);
+    let tallies = rest(clients);
+    let before = Held::once_quiet(server);
+
+    let started = Instant::now();
+    let mut clients = come(tallies);
+    work(&mut clients, calls() / 5);
+    let early = Held::by(server);
+    work(&mut clients, calls() - calls() / 5);
+    let late = Held::by(server);
+    let tallies = rest(clients);
+    let after = Held::once_idle(server, before.descriptors);
+
+    let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
+    println!(
+        "{} calls in {:.1?}: {} edits acknowledged, {} refused, {} cancelled, {} sessions\n\
+         before {before:?}\nafter a fifth {early:?}\nat the end {late:?}\nidle after it {after:?}",
+        sum(|tally| tally.made),
+        started.elapsed(),
+        sum(|tally| tally.edits),
+        sum(|tally| tally.refused),
+        sum(|tally| tally.cancelled),
+        sum(|tally| tally.sessions),
+    );
+    assert!(after.descriptors <= before.descriptors, "descriptors are left: {before:?} {after:?}");
+    assert!(late.memory_kb <= early.memory_kb + GROWTH_KB, "memory grows: {early:?} {late:?}");
+    for (number, tally) in tallies.iter().enumerate() {
+        let line = format!("client {number}: {} edits\n", tally.edits);
+        assert!(site.read("shared").contains(&line), "an edit is lost: {line}{}", site.read("shared"));
+        assert_eq!(site.read(&format!("written-{number}")), tally.written, "a write is lost");
+    }
+    drop(served);
+    let said = site.run(&["audit", "verify"]);
+    println!("audit verify: {}", said.out.trim());
+    assert!(said.code == Some(0) && said.out.starts_with("ok: "), "{said:?}");
+    assert!(site.leftovers().is_empty());
+}
+
+/// Ends the sessions of clients, and their connections.
+fn rest(clients: Vec<Client<'_>>) -> Vec<Tally> {
+    let ended = clients.into_iter().map(|mut client| {
+        client.end();
+        client.tally
+    });
+    ended.collect()
+}
