@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
+use crate::bwrap::Backend;
 use crate::claim::{self, Layer};
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
@@ -70,7 +71,7 @@ impl Ready {
         let ended = sys::children_ended().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
-            Side::Child => lockdown::live(&theirs, &doors, filter),
+            Side::Child => lockdown::live(&theirs, &doors, filter, Backend::Native),
             Side::Parent(child) => Ok(Self { furnished, layer, program: child.pid, socket, ended }),
         }
     }
@@ -98,7 +99,7 @@ impl Ready {
 }
 
 /// True once the program runs, behind every wall; false, if there is no such program.
-fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
+pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
     let mut stands = false;
     loop {
         let mut buffer = [0; LONGEST];
@@ -116,7 +117,7 @@ fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
 }
 
 /// Reaps whatever ends, until the program has, then kills and reaps the rest.
-fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
+pub(crate) fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
     let mut too_much = false;
     let status = loop {
         match wait(WaitOptions::NOHANG) {
@@ -145,7 +146,7 @@ fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
 }
 
 /// Kills and reaps until nobody is left.
-fn end_all() {
+pub(crate) fn end_all() {
     loop {
         sys::kill_all();
         match wait(WaitOptions::empty()) {

@@ -34,7 +34,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP;
 
 /// Parts of `/proc` that say something about the host or do something to it.
-const COVERED_IN_PROC: [&str; 13] = [
+pub(crate) const COVERED_IN_PROC: [&str; 13] = [
     "acpi",
     "asound",
     "bus",

@@ -32,13 +32,13 @@ pub(crate) const NO_FILE: &str = "/run/nothing/file";
 pub(crate) const NO_DIRECTORY: &str = "/run/nothing/directory";
 
 /// Directories of the host that are shown, or links that are shown as links.
-const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub(crate) const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// Devices that are no way to anything.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Names below `/dev` that point at a process's own descriptors.
-const STREAMS: [(&str, &str); 4] = [
+pub(crate) const STREAMS: [(&str, &str); 4] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
@@ -311,7 +311,7 @@ fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
 }
 
 /// Without a step up, and below none of the places that a jail has of its own.
-fn is_plain(path: &Path) -> bool {
+pub(crate) fn is_plain(path: &Path) -> bool {
     let own = ["proc", "dev", "tmp", "run", "workspace", "mnt", "etc", "sys"];
     path.components().all(|part| matches!(part, Component::Normal(_)))
         && names(path).next().is_some_and(|first| !own.iter().any(|own| own.as_bytes() == first.as_bytes()))

@@ -77,7 +77,7 @@ fn begin() -> Result<(), Errno> {
 }
 
 /// Tells everybody who asks why there are no jails, until the host has had enough.
-fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
+pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
     let mut buffer = [0; LONGEST];
     while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
         match descriptors.first() {
@@ -89,11 +89,11 @@ fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
 }
 
 /// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
-fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
+pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
     let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
 }
 
-fn greet(reply: &OwnedFd) {
+pub(crate) fn greet(reply: &OwnedFd) {
     let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
 }
 

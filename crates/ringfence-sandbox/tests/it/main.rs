@@ -8,6 +8,7 @@ mod attempts;
 mod between;
 mod endings;
 mod escapes;
+mod fallback;
 mod files;
 mod lives;
 mod world;
