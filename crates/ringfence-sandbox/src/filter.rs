@@ -599,6 +599,24 @@ mod tests {
     }
 
     #[test]
+    fn where_directories_are_bare_no_socket_reaches_a_name() {
+        let (open, shut) = (program().unwrap().program, super::without_named_sockets().unwrap().program);
+        let stream = [libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0].map(|number| number as u64);
+        let datagram = [libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0].map(|number| number as u64);
+        let inet = [libc::AF_INET, libc::SOCK_STREAM, 0].map(|number| number as u64);
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
+        let check = |call: i64, [a, b, c]: [u64; 3], expected: u32| {
+            assert_eq!(verdict(&shut, call as u32, [a, b, c, 0, 0, 0]), expected, "{call} {a} {b}");
+            assert_eq!(verdict(&open, call as u32, [a, b, c, 0, 0, 0]), libc::SECCOMP_RET_ALLOW, "{call} {a} {b}");
+        };
+        check(libc::SYS_socket, stream, refused);
+        check(libc::SYS_socket, datagram, refused);
+        check(libc::SYS_socketpair, datagram, refused);
+        check(libc::SYS_socketpair, stream, libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_socket, inet, libc::SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
     fn ordinary_programs_do_not_notice() {
         let scripts = [
             ("bash", vec!["-c", "echo $(true | cat) && (exit 3) | cat; kill -0 $$"]),

@@ -327,7 +327,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             call(&wired, tool, json)
         }
         Command::Doctor { json } => {
-            let (text, well) = examine(&environment.program, json);
+            let (text, well) = examine(&environment.program, settings.run_code.fallback, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),

@@ -5,14 +5,17 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use ringfence_sandbox::{EndedBy, Failure, Toolchain, Wall};
+use ringfence_sandbox::{EndedBy, Failure, Fallback, Sandbox, Settings, Standing, Toolchain, Wall, falls_back, probe};
 use rustix::process::geteuid;
 
-use crate::attempts;
+use crate::attempts::{self, Attempt};
 use crate::escapes::{Host, Outcome, Stage, try_inside};
-use crate::world::{Seen, World, everyone, everyone_alone, give_away, note};
+use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
 
 /// What a bare directory of the host tells, read-only or not: where it is, whether a file is locked, and what comes out of a
 /// pipe. An overlay would not; the documentation says so.
@@ -30,21 +33,31 @@ fn attempts_are_held_but_for_what_a_bare_directory_tells() {
         let Some(world) = World::by_bwrap() else { return };
         let host = Host::new();
         give_away(host.directory.path());
-        let mut wrong = Vec::new();
-        let (mut held, mut open) = (0, Vec::new());
-        for attempt in attempts::all() {
+        let (all, next, wrong) = (attempts::all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let try_one = |attempt: &Attempt| {
             let stage = Stage::new(&host);
             give_away(stage.directory.path());
-            match try_inside(&host, &stage, &world, &attempt) {
-                Outcome::Refused(_) | Outcome::Nothing => held += 1,
-                Outcome::Escaped(_) if OPEN.contains(&attempt.name) => open.push(attempt.name),
+            let is_open = OPEN.contains(&attempt.name);
+            match try_inside(&host, &stage, &world, attempt) {
+                Outcome::Refused(_) | Outcome::Nothing if !is_open => {}
+                Outcome::Escaped(_) if is_open => {}
                 // Some begin by making something in the workspace.
-                Outcome::Wrong(why) if why.contains("OSError: [Errno 30] Read-only file system") => held += 1,
-                other => wrong.push(format!("{}: {other:?}", attempt.name)),
+                Outcome::Wrong(why) if why.contains("OSError: [Errno 30] Read-only file system") => {}
+                other => wrong.lock().unwrap().push(format!("{}: {other:?}", attempt.name)),
             }
-        }
-        note(&format!("by bwrap, user {}: {held} attempts held, open: {}", geteuid().as_raw(), open.join(", ")));
-        assert_eq!(open, OPEN, "what is held now is to be said");
+        };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        try_one(attempt);
+                    }
+                });
+            }
+        });
+        let wrong = wrong.into_inner().unwrap();
+        let (user, held) = (geteuid().as_raw(), all.len() - OPEN.len() - wrong.len());
+        note(&format!("by bwrap, user {user}: {} attempts, {held} held, open: {}", all.len(), OPEN.join(", ")));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     });
 }
@@ -204,4 +217,18 @@ fn roots_own_workspace_is_refused() {
     std::os::unix::fs::chown(world.path(), Some(0), Some(0)).unwrap();
     let failure = world.run(&["true"], "", &Seen::default()).unwrap_err();
     assert!(failure.to_string().contains("the workspace is root's"), "{failure}");
+}
+
+#[test]
+fn where_bwrap_is_refused_too_nothing_runs() {
+    without_namespaces("fallback::where_bwrap_is_refused_too_nothing_runs", || {
+        let walls = probe(&program());
+        let stands = |wall| walls.iter().any(|standing: &Standing| standing.wall == wall && standing.stands);
+        assert!(!stands(Wall::UserNamespace) && !stands(Wall::Bwrap) && !falls_back(&walls), "{walls:?}");
+        for fallback in [Fallback::None, Fallback::Bwrap] {
+            let settings = Settings { program: program(), fallback, ..Settings::new() };
+            let failure = Sandbox::start(settings).unwrap_err();
+            assert!(failure.to_string().starts_with("no jail here: it could not make its namespaces"), "{failure}");
+        }
+    });
 }

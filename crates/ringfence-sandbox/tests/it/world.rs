@@ -55,14 +55,35 @@ pub(crate) const MARK: (&str, &str) = ("RINGFENCE_TEST_TOKEN", "mark-3f1d9a77");
 
 /// Runs one test in a process of its own, as that user.
 fn again(name: &str, user: u32) {
+    again_by(name, user, &[]);
+}
+
+/// The same on a machine that gives nobody a user namespace, as a plain user. Whether this one can be made to seem so.
+pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
+    const REFUSE: &str = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    const UNSHARE: [&str; 3] = ["unshare", "--map-current-user", "--keep-caps"];
+    if is_told(ALONE) {
+        return test();
+    }
+    let tried = Command::new(UNSHARE[0]).args(&UNSHARE[1..]).args(["sh", "-c", REFUSE, "true"]).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return note("skipped: namespaces cannot be taken away from a process here");
+    }
+    let user = if geteuid().is_root() { PLAIN } else { geteuid().as_raw() };
+    again_by(name, user, &[&UNSHARE[..], &["sh", "-c", REFUSE]].concat());
+}
+
+/// By another program, with its first words.
+fn again_by(name: &str, user: u32, by: &[&str]) {
     let stage = tempfile::tempdir().unwrap();
     fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // Where the build lies, a plain user may not be.
     let binary = stage.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
-    let mut command = Command::new(binary);
-    command.args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
+    let mut words = by.iter().map(PathBuf::from).chain([binary]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
     // What it makes for a while lies in a directory of its own.
     let temporary = stage.path().join("tmp");
     fs::create_dir(&temporary).unwrap();
