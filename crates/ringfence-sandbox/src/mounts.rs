@@ -56,8 +56,8 @@ const LARGEST_COPY: u64 = 8 << 20;
 pub(crate) const TAME: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 pub(crate) const READ_ONLY: MountAttrFlags = TAME.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
 
-/// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` of this process's pid
-/// namespace and the image.
+/// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` and the image. The `/proc` is one
+/// of this process's pid namespace or, where a container refuses that, the one that we were started with.
 pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     // SAFETY: this process has one thread, and its descriptors stay its own.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
@@ -70,7 +70,11 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     }
     // Over the root, where it hides nothing: paths are looked up from the held one.
     attach(&base, CWD, "/")?;
-    attach(&proc()?, base.as_fd(), "proc")?;
+    let proc = match proc() {
+        Err(Errno::PERM | Errno::ACCESS) => copy(host.as_fd(), "proc", Reach::Tree),
+        made => made,
+    };
+    attach(&proc?, base.as_fd(), "proc")?;
     let image = tmpfs("32m", "4096", Open::ToItsOwner)?;
     attach(&image, base.as_fd(), "image")?;
     fill(&image, &Host(host), toolchains)?;

@@ -34,9 +34,9 @@ impl Verdict {
     }
 }
 
-/// Whether nothing is run without it. The others only make runs better bounded, or matter to root alone.
+/// Whether nothing is run without it. The others only make runs better bounded, matter to root alone, or can be done without.
 fn is_needed(wall: Wall) -> bool {
-    !matches!(wall, Wall::Cgroup | Wall::IdmappedMounts | Wall::CgroupNamespace | Wall::Bwrap)
+    !matches!(wall, Wall::Cgroup | Wall::IdmappedMounts | Wall::CgroupNamespace | Wall::Proc | Wall::Bwrap)
 }
 
 fn as_json(walls: &[Standing]) -> String {

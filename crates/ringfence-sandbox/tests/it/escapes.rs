@@ -147,7 +147,7 @@ impl Outcome {
     }
 }
 
-pub(crate) fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &Attempt) -> Outcome {
+fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &Attempt) -> Outcome {
     let before = stage.everything();
     let program = stage.program(host, attempt.code, Path::new("/mnt/beside"));
     let ended = world.run_with(&stage.view(), &["python3", "/run/ringfence/main"], &program, &Seen::default()).unwrap();
@@ -155,6 +155,24 @@ pub(crate) fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &At
         return Outcome::Wrong("something outside the jail changed".to_owned());
     }
     Outcome::read(&(ended.stdout.text() + &ended.stderr.text()))
+}
+
+/// Every attempt in jails of this world, each on a stage that was prepared for it.
+pub(crate) fn try_all(host: &Host, world: &World, prepare: impl Fn(&Stage) + Sync) -> Vec<(&'static str, Outcome)> {
+    let (all, next, outcomes) = (attempts::all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let stage = Stage::new(host);
+                    prepare(&stage);
+                    let outcome = try_inside(host, &stage, world, attempt);
+                    outcomes.lock().unwrap().push((attempt.name, outcome));
+                }
+            });
+        }
+    });
+    outcomes.into_inner().unwrap()
 }
 
 fn try_outside(host: &Host, attempt: &Attempt) -> Option<Outcome> {

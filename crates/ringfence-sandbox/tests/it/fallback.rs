@@ -5,16 +5,12 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{EndedBy, Failure, Fallback, Sandbox, Settings, Standing, Toolchain, Wall, falls_back, probe};
 use rustix::process::geteuid;
 
-use crate::attempts::{self, Attempt};
-use crate::escapes::{Host, Outcome, Stage, try_inside};
+use crate::escapes::{Host, Outcome, try_all};
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
 
 /// What a bare directory of the host tells, read-only or not: where it is, whether a file is locked, and what comes out of a
@@ -33,31 +29,18 @@ fn attempts_are_held_but_for_what_a_bare_directory_tells() {
         let Some(world) = World::by_bwrap() else { return };
         let host = Host::new();
         give_away(host.directory.path());
-        let (all, next, wrong) = (attempts::all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let try_one = |attempt: &Attempt| {
-            let stage = Stage::new(&host);
-            give_away(stage.directory.path());
-            let is_open = OPEN.contains(&attempt.name);
-            match try_inside(&host, &stage, &world, attempt) {
-                Outcome::Refused(_) | Outcome::Nothing if !is_open => {}
-                Outcome::Escaped(_) if is_open => {}
-                // Some begin by making something in the workspace.
-                Outcome::Wrong(why) if why.contains("OSError: [Errno 30] Read-only file system") => {}
-                other => wrong.lock().unwrap().push(format!("{}: {other:?}", attempt.name)),
-            }
+        let outcomes = try_all(&host, &world, |stage| give_away(stage.directory.path()));
+        let count = outcomes.len();
+        let is_wrong = |(name, outcome): &(&str, Outcome)| match outcome {
+            Outcome::Refused(_) | Outcome::Nothing => OPEN.contains(name),
+            Outcome::Escaped(_) => !OPEN.contains(name),
+            // Some begin by making something in the workspace.
+            Outcome::Wrong(why) => !why.contains("OSError: [Errno 30] Read-only file system"),
         };
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        try_one(attempt);
-                    }
-                });
-            }
-        });
-        let wrong = wrong.into_inner().unwrap();
-        let (user, held) = (geteuid().as_raw(), all.len() - OPEN.len() - wrong.len());
-        note(&format!("by bwrap, user {user}: {} attempts, {held} held, open: {}", all.len(), OPEN.join(", ")));
+        let wrong: Vec<String> =
+            outcomes.into_iter().filter(is_wrong).map(|(name, outcome)| format!("{name}: {outcome:?}")).collect();
+        let (user, held) = (geteuid().as_raw(), count - OPEN.len() - wrong.len());
+        note(&format!("by bwrap, user {user}: {count} attempts, {held} held, open: {}", OPEN.join(", ")));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     });
 }

@@ -10,5 +10,6 @@ mod endings;
 mod escapes;
 mod fallback;
 mod files;
+mod hidden_proc;
 mod lives;
 mod world;

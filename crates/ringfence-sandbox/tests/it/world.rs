@@ -58,6 +58,35 @@ fn again(name: &str, user: u32) {
     again_by(name, user, &[]);
 }
 
+/// The same in a container that hides a part of `/proc`, for which the kernel refuses everybody a new one.
+pub(crate) fn with_hidden_proc(name: &str, test: impl FnOnce()) {
+    // What was mounted by others stays mounted in a new user namespace. The power to mount does not stay with the test.
+    const HIDE: &str = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\n\
+        if libc.mount(b'/dev/null', b'/proc/keys', None, 4096, None): sys.exit(3)\nlibc.prctl(47, 4, 0, 0, 0)\n\
+        os.execvp(sys.argv[1], sys.argv[1:])";
+    const ROOT: [&str; 2] = ["unshare", "--mount"];
+    const ANYBODY: [&str; 4] = ["unshare", "--mount", "--map-current-user", "--keep-caps"];
+    if is_told(ALONE) {
+        return test();
+    }
+    for (user, unshare) in [(0, &ROOT[..]), (PLAIN, &ANYBODY[..])] {
+        if user == 0 && !geteuid().is_root() {
+            continue;
+        }
+        let by = [unshare, &["python3", "-c", HIDE]].concat();
+        let mut tried = Command::new(by[0]);
+        tried.args(&by[1..]).arg("true").current_dir("/");
+        if geteuid().is_root() {
+            tried.uid(user).gid(user);
+        }
+        if tried.output().is_ok_and(|tried| tried.status.success()) {
+            again_by(name, if geteuid().is_root() { user } else { geteuid().as_raw() }, &by);
+        } else {
+            note(&format!("skipped for user {user}: no part of /proc can be hidden here"));
+        }
+    }
+}
+
 /// The same on a machine that gives nobody a user namespace, as a plain user. Whether this one can be made to seem so.
 pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
     const REFUSE: &str = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
