@@ -61,7 +61,7 @@ const PACKAGE: &str =
     r#"{"name": "bench", "version": "1.0.0", "dependencies": {"express": "4", "lodash": "4", "semver": "7"}}"#;
 
 /// What a person who installs packages has to say once: some bring settings of other programs along, which nobody but a
-/// person may let in, here `.travis.yml` inside of `debug`.
+/// person may let in.
 const SETTINGS: &str = "[[rules]]
 decision = \"allow\"
 effect = \"change\"

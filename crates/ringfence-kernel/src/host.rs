@@ -216,7 +216,7 @@ impl Host {
                 Leg::Asked(asked) => asked,
             };
             // What a program left is kept by nobody but this call, so the call has to wait.
-            let answer = match self.ask(trip, &asked.shown, !asked.is_rest, cancel).await? {
+            let answer = match self.ask(trip, &asked.shown, !asked.is_rest(), cancel).await? {
                 Heard::Answer(answer) => answer,
                 Heard::Later(suspended) => {
                     let reply = trip.refuse(&asked.touches, &not_yet(&suspended.request))?;
@@ -265,7 +265,7 @@ impl Host {
                 }
                 approval
             }
-            Answer::Changed(..) if asked.is_rest => {
+            Answer::Changed(..) if asked.is_rest() => {
                 return trip.leave(*asked, too_late()).map(Leg::Done).map(ControlFlow::Break);
             }
             Answer::Changed(arguments, approval) => {
@@ -273,7 +273,7 @@ impl Host {
                 let covered = Covered { touches, bits, fingerprint: shown.preview.fingerprint().to_owned(), approval };
                 return Ok(ControlFlow::Continue(Arc::new(trip.changed(arguments, covered))));
             }
-            Answer::No(error) if asked.is_rest => {
+            Answer::No(error) if asked.is_rest() => {
                 return trip.leave(*asked, error).map(Leg::Done).map(ControlFlow::Break);
             }
             Answer::No(error) => return trip.refuse(&asked.touches, &error).map(Leg::Done).map(ControlFlow::Break),

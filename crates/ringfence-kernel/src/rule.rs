@@ -82,6 +82,14 @@ impl Rule {
         self.source.as_deref()
     }
 
+    /// What no key says about it, in words.
+    pub fn remark(&self) -> Option<&'static str> {
+        match self.in_jail? {
+            true => Some("only about what a program did in its jail"),
+            false => Some("not about what a program did in its jail, which is undone as one"),
+        }
+    }
+
     /// Every tool that the rule or one of its examples names.
     pub fn tool_names(&self) -> impl Iterator<Item = &str> {
         self.tools.iter().map(String::as_str).chain(self.examples.iter().filter_map(Example::tool))

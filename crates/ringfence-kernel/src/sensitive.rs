@@ -34,15 +34,20 @@ impl Sensitivity {
 
 /// What the name of a path, or of a directory above it, says about it.
 pub fn sensitivity(path: &str) -> Sensitivity {
-    static RULES: LazyLock<Rules> =
-        LazyLock::new(|| Rules::new([(SECRETS, SECRET), (NO_SECRETS, NO_SECRET), (PROTECTED, GUARDED)]));
+    static RULES: LazyLock<Rules> = LazyLock::new(|| {
+        Rules::new([(SECRETS, SECRET), (NO_SECRETS, NO_SECRET), (PROTECTED, GUARDED), (CI, RUN_BY_CI)])
+    });
     let mut found = Sensitivity::default();
     let mut above = Cow::Borrowed("");
+    let mut guarded = GUARDED | RUN_BY_CI;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let part = fold(part);
         let said = RULES.match_component(&above, &part);
         found.secret |= said & (SECRET | NO_SECRET) == SECRET;
-        found.protected |= said & GUARDED != 0;
+        found.protected |= said & guarded != 0;
+        if INSTALLED.contains(&&*part) {
+            guarded = GUARDED;
+        }
         above = part;
     }
     found
@@ -53,6 +58,7 @@ type Tables = u8;
 const SECRET: Tables = 1;
 const NO_SECRET: Tables = 2;
 const GUARDED: Tables = 4;
+const RUN_BY_CI: Tables = 8;
 
 /// A row is a name, or a directory and a name in it, anywhere in the path; it matches a file or a whole directory.
 /// One `*` in a name stands for anything.
@@ -133,22 +139,6 @@ const PROTECTED: &[&str] = &[
     ".lefthook.yml",
     "lefthook.yaml",
     "lefthook.yml",
-    // CI runs with more rights than the agent has.
-    ".github/workflows",
-    ".github/actions",
-    ".gitlab-ci.yml",
-    ".gitlab-ci.yaml",
-    "bitbucket-pipelines.yml",
-    ".circleci",
-    "jenkinsfile",
-    ".travis.yml",
-    "azure-pipelines.yml",
-    ".buildkite",
-    ".drone.yml",
-    ".woodpecker",
-    ".woodpecker.yml",
-    ".forgejo",
-    ".gitea",
     // Editors run tasks from their settings.
     ".vscode",
     ".idea",
@@ -206,6 +196,29 @@ const PROTECTED: &[&str] = &[
     "ringfence.toml",
 ];
 
+/// CI runs with more rights than the agent has. It reads these at the root of a repository, and which directory is one no
+/// name tells; only that none is among installed packages, which often bring theirs along.
+const CI: &[&str] = &[
+    ".github/workflows",
+    ".github/actions",
+    ".gitlab-ci.yml",
+    ".gitlab-ci.yaml",
+    "bitbucket-pipelines.yml",
+    ".circleci",
+    "jenkinsfile",
+    ".travis.yml",
+    "azure-pipelines.yml",
+    ".buildkite",
+    ".drone.yml",
+    ".woodpecker",
+    ".woodpecker.yml",
+    ".forgejo",
+    ".gitea",
+];
+
+/// Directories that a package manager fills.
+const INSTALLED: [&str; 2] = ["node_modules", "site-packages"];
+
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
 struct Rules {
     by_name: HashMap<&'static str, Row>,
@@ -221,7 +234,7 @@ struct Row {
 }
 
 impl Rules {
-    fn new(tables: [(&[&'static str], Tables); 3]) -> Self {
+    fn new(tables: [(&[&'static str], Tables); 4]) -> Self {
         let mut rules = Self { by_name: HashMap::new(), open: Vec::new() };
         for (row, table) in tables.into_iter().flat_map(|(rows, table)| rows.iter().map(move |row| (*row, table))) {
             if let Some((above, name)) = row.split_once('/') {
@@ -324,6 +337,29 @@ mod tests {
         ] {
             check(path, NONE);
         }
+    }
+
+    #[test]
+    fn what_ci_runs_is_protected_but_among_installed_packages() {
+        for path in
+            [".travis.yml", "sub/.gitlab-ci.yml", "a/b/.github/workflows/ci.yml", "vendor/x/.circleci/config.yml"]
+        {
+            check(path, PROTECTED);
+        }
+        for path in [
+            "node_modules/left-pad/.travis.yml",
+            "web/Node_Modules/@scope/x/.github/workflows/ci.yml",
+            ".venv/lib/python3.12/site-packages/x/azure-pipelines.yml",
+        ] {
+            check(path, NONE);
+        }
+        // Everything else that deserves a look deserves it there too.
+        for path in
+            ["node_modules/x/.git/hooks/pre-commit", "node_modules/x/.vscode/tasks.json", "node_modules/x/.husky/a"]
+        {
+            check(path, PROTECTED);
+        }
+        check("node_modules/x/.env", SECRET);
     }
 
     #[test]

@@ -36,8 +36,14 @@ pub(crate) struct Asked {
     /// What the session had been through then.
     pub(crate) bits: BitSet,
     pub(crate) shown: Shown,
-    /// The call has run already, and this is what it left to decide about.
-    pub(crate) is_rest: bool,
+    /// What the call did already, where this is what it left to decide about.
+    pub(crate) ran: Option<Vec<Touch>>,
+}
+
+impl Asked {
+    pub(crate) fn is_rest(&self) -> bool {
+        self.ran.is_some()
+    }
 }
 
 /// One call on its way.
@@ -117,7 +123,7 @@ impl Trip {
         signal: &Signal,
     ) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
-        let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest);
+        let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest());
         let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || *verdict == seen;
         let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), is_rest, &cx, may_run)?;
         let refused = match verdict.decision {
@@ -129,9 +135,9 @@ impl Trip {
                 return self.run(asked.planned, &asked.touches, permission, &cx);
             }
         };
-        match is_rest {
-            true => self.leave_on_worker(asked.planned, &asked.touches, refused, &cx),
-            false => self.settle(&asked.touches, &refused, &cx),
+        match &asked.ran {
+            Some(ran) => self.leave_on_worker(asked.planned, ran, refused, &cx),
+            None => self.settle(&asked.touches, &refused, &cx),
         }
     }
 
@@ -207,7 +213,7 @@ impl Trip {
             false => None,
         };
         let shown = Shown { verdict, preview, grant };
-        Asked { planned, touches, bits, shown, is_rest: false }
+        Asked { planned, touches, bits, shown, ran: None }
     }
 
     /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
@@ -268,7 +274,7 @@ impl Trip {
         self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
         let ticket = Ticket::new(cx, change, approved, touches);
         let result = match planned.run(&ticket, self.notes) {
-            Ok(Ran::Rest(touches, rest)) => return self.run_rest(rest, touches, cx),
+            Ok(Ran::Rest(left, rest)) => return self.run_rest(rest, left, touches, cx),
             Ok(Ran::Said(text)) => Ok(text),
             Err(error) => Err(error),
         };
@@ -294,6 +300,7 @@ impl Trip {
         &self,
         mut rest: Box<dyn Planned>,
         touches: Vec<Touch>,
+        ran: &[Touch],
         cx: &Context<'_>,
     ) -> Result<Option<Leg>, Fatal> {
         let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow;
@@ -307,30 +314,31 @@ impl Trip {
                 Ok(preview) => {
                     // What code did is never allowed for good.
                     let shown = Shown { verdict, preview, grant: None };
-                    let asked = Asked { planned: rest, touches, bits, shown, is_rest: true };
+                    let asked = Asked { planned: rest, touches, bits, shown, ran: Some(ran.to_vec()) };
                     return Ok(Some(Leg::Asked(Box::new(asked))));
                 }
                 Err(error) => error,
             },
         };
-        self.leave_on_worker(rest, &touches, refused, cx)
+        self.leave_on_worker(rest, ran, refused, cx)
     }
 
+    /// Ends a call without its rest. What was refused never happened: the record has what did.
     fn leave_on_worker(
         &self,
         rest: Box<dyn Planned>,
-        touches: &[Touch],
+        ran: &[Touch],
         refused: ToolError,
         cx: &Context<'_>,
     ) -> Result<Option<Leg>, Fatal> {
         let result = rest.leave(refused, self.notes);
-        self.deliver(touches, result, cx)
+        self.deliver(ran, result, cx)
     }
 
     /// What a call comes to whose rest a person refused.
     pub(crate) fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
-        let Asked { planned, touches, .. } = asked;
-        self.end(&touches, planned.leave(refused, self.notes))
+        let Asked { planned, ran, .. } = asked;
+        self.end(&ran.unwrap_or_default(), planned.leave(refused, self.notes))
     }
 
     /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through

@@ -65,7 +65,7 @@ impl Host {
             return Ok(Leg::Asked(asked));
         }
         // What was planned is let go meanwhile, with the descriptors that it holds. What a program left is not.
-        let (touches, rest) = match asked.is_rest {
+        let (touches, rest) = match asked.is_rest() {
             true => (Vec::new(), Some(asked)),
             false => (asked.touches, None),
         };

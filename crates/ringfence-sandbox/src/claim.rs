@@ -6,10 +6,11 @@
 //!
 //! Not here: finding the directories on the host. They come as mounts.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, open, openat, openat2};
 use rustix::io::Errno;
@@ -25,7 +26,12 @@ use crate::sys::{Reach, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 const BESIDE: &str = "/mnt";
-const SCRIPTS: &str = "/run/ringfence";
+pub(crate) const SCRIPTS: &str = "/run/ringfence";
+
+/// Where a directory of the view is found that is not the workspace.
+pub(crate) fn beside(alias: &OsStr) -> PathBuf {
+    Path::new(BESIDE).join(alias)
+}
 
 /// Brings it all in. `shown` are the mounts of `order.shown`.
 pub(crate) fn bring_in(order: &Order, shown: &[OwnedFd], layer: &Layer, hall: &OwnedFd) -> Result<(), Trouble> {
@@ -123,7 +129,7 @@ fn show_beside(order: &Order, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), E
 
 fn cover_all(order: &Order) -> Result<(), Errno> {
     for (index, directory) in order.shown.iter().enumerate() {
-        let shown = if index == 0 { WORKSPACE.into() } else { Path::new(BESIDE).join(&directory.alias) };
+        let shown = if index == 0 { WORKSPACE.into() } else { beside(&directory.alias) };
         // It may also lie in what every jail shows, as `/usr/src/app` does in many containers, or have a toolchain in it.
         for place in [&shown, &directory.path] {
             let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
@@ -147,7 +153,7 @@ fn cover(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
 
 /// What a path means now, beneath the root. A link is followed as long as it stays there: what it leads to would be read
 /// through it. Nothing, where there is nothing.
-fn find(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, Errno> {
+pub(crate) fn find(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let strict = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let found = match openat2(root, path, flags, Mode::empty(), strict | ResolveFlags::NO_SYMLINKS) {

@@ -9,7 +9,9 @@
 use serde::Serialize;
 
 /// What a run may write to.
-pub const WRITABLE: [&str; 2] = ["/workspace", "/tmp"];
+pub const WRITABLE: &[&str] = &["/workspace", "/tmp"];
+/// The same where the system's `bwrap` built the jail.
+pub const WRITABLE_BY_BWRAP: &[&str] = &["/tmp"];
 
 /// A refusal, explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +21,7 @@ pub struct Denied {
     /// For the reader.
     pub message: String,
     /// Where it would have been allowed.
-    pub writable: [&'static str; 2],
+    pub writable: &'static [&'static str],
 }
 
 /// Kinds of refusals that can be told apart.
@@ -37,16 +39,16 @@ pub enum Barrier {
 }
 
 /// Looks at what a program printed as errors, the last lines first: they say why it ended.
-pub fn explain(stderr: &str) -> Option<Denied> {
-    let (wall, message) = stderr.lines().rev().find_map(explain_line)?;
-    Some(Denied { wall, message, writable: WRITABLE })
+pub fn explain(stderr: &str, writable: &'static [&'static str]) -> Option<Denied> {
+    let (wall, message) = stderr.lines().rev().find_map(|line| explain_line(line, writable))?;
+    Some(Denied { wall, message, writable })
 }
 
-fn explain_line(line: &str) -> Option<(Barrier, String)> {
+fn explain_line(line: &str, writable: &[&str]) -> Option<(Barrier, String)> {
     let lower = line.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     if says(&["read-only file system", "erofs"]) {
-        return Some((Barrier::Files, not_writable(path_in(line))));
+        return Some((Barrier::Files, not_writable(path_in(line), writable)));
     }
     if says(&["no space left on device", "enospc"]) {
         let message = "the run has used up the space it may write; it can have more by its limits, or needs less";
@@ -60,7 +62,7 @@ fn explain_line(line: &str) -> Option<(Barrier, String)> {
         return Some((Barrier::Network, message.to_owned()));
     }
     if says(&["permission denied", "operation not permitted", "eacces", "eperm"]) {
-        return refused(line, &lower);
+        return refused(line, &lower, writable);
     }
     None
 }
@@ -79,9 +81,9 @@ const NO_NETWORK: &[&str] = &[
 
 /// These words have many reasons. Only a path that a run can never write to, or a program that only ever does what the
 /// kernel is not asked for here, leaves one.
-fn refused(line: &str, lower: &str) -> Option<(Barrier, String)> {
+fn refused(line: &str, lower: &str, writable: &[&str]) -> Option<(Barrier, String)> {
     if let Some(path) = path_in(line).filter(|path| is_outside(path)) {
-        return Some((Barrier::Files, not_writable(Some(path))));
+        return Some((Barrier::Files, not_writable(Some(path), writable)));
     }
     let has = |word: &str| lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word);
     let call = CALLS.iter().find(|call| has(call))?;
@@ -103,9 +105,9 @@ const CALLS: [&str; 11] = [
     "bpf",
 ];
 
-fn not_writable(path: Option<&str>) -> String {
+fn not_writable(path: Option<&str>, writable: &[&str]) -> String {
     let what = path.map_or_else(|| "that place".to_owned(), |path| format!("`{path}`"));
-    format!("{what} cannot be written by a run; write below `/workspace` or `/tmp`")
+    format!("{what} cannot be written by a run; write below `{}`", writable.join("` or `"))
 }
 
 /// The last absolute path of a line, without what surrounds it. The first is often the program's own.
@@ -134,11 +136,11 @@ fn is_outside(path: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Barrier, explain};
+    use super::{Barrier, WRITABLE, WRITABLE_BY_BWRAP, explain};
 
     #[track_caller]
     fn check(stderr: &str, expected: Option<(Barrier, &str)>) {
-        let found = explain(stderr);
+        let found = explain(stderr, WRITABLE);
         let found = found.as_ref().map(|denied| (denied.wall, denied.message.as_str()));
         assert_eq!(found, expected, "{stderr}");
     }
@@ -164,6 +166,13 @@ mod tests {
             "error: Read-only file system (os error 30)",
             Some((Barrier::Files, "that place cannot be written by a run; write below `/workspace` or `/tmp`")),
         );
+    }
+
+    #[test]
+    fn a_workspace_that_is_read_only_is_not_advised() {
+        let denied = explain("touch: cannot touch 'x': Read-only file system", WRITABLE_BY_BWRAP).unwrap();
+        assert_eq!(denied.message, "that place cannot be written by a run; write below `/tmp`");
+        assert_eq!(denied.writable, ["/tmp"]);
     }
 
     #[test]
@@ -211,7 +220,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_can_be_looked_at(text in "(\\PC|/|\n|permission denied|read-only file system|'){0,80}") {
-            if let Some(denied) = explain(&text) {
+            if let Some(denied) = explain(&text, WRITABLE) {
                 prop_assert!(denied.message.lines().count() == 1 && denied.message.len() < 400);
             }
         }

@@ -38,6 +38,16 @@ pub(crate) enum FilterError {
 /// is. The crate's own looks through its list from the top, and has one error a program. That made five programs that took
 /// 300 µs to install; one that halves the list at each step takes 100.
 pub(crate) fn program() -> Result<Filter, FilterError> {
+    compile(&[])
+}
+
+/// The same for a jail that shows bare directories of the host, in which somebody may listen at a socket: no socket that
+/// could be connected to a name. Pairs stay.
+pub(crate) fn without_named_sockets() -> Result<Filter, FilterError> {
+    compile(&[NAMED_SOCKETS])
+}
+
+fn compile(further: &[RefusedWith]) -> Result<Filter, FilterError> {
     let mut program = vec![
         load(ARCHITECTURE),
         jump(libc::BPF_JEQ, OURS.ok_or(FilterError::Architecture)?, 1, 0),
@@ -46,7 +56,7 @@ pub(crate) fn program() -> Result<Filter, FilterError> {
         jump(libc::BPF_JGT, NEWEST, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    let calls: Vec<(u32, BpfProgram)> = verdicts()?.into_iter().collect();
+    let calls: Vec<(u32, BpfProgram)> = verdicts(further)?.into_iter().collect();
     program.extend(choose(&calls)?);
     Ok(Filter { program })
 }
@@ -59,10 +69,10 @@ impl Filter {
 }
 
 /// What to do about each call of the lists. Every piece ends with a verdict, whichever way it is gone through.
-fn verdicts() -> Result<BTreeMap<u32, BpfProgram>, FilterError> {
+fn verdicts(further: &[RefusedWith]) -> Result<BTreeMap<u32, BpfProgram>, FilterError> {
     let number = |call: &i64| u32::try_from(*call).map_err(|_| FilterError::Compile);
     let mut pieces: BTreeMap<u32, BpfProgram> = BTreeMap::new();
-    for refusal in REFUSED_WITH {
+    for refusal in REFUSED_WITH.iter().chain(further) {
         for (call, tests) in refusal.calls {
             pieces.entry(number(call)?).or_default().extend(refuse_if(tests, refusal.error)?);
         }
@@ -360,6 +370,16 @@ const REFUSED_WITH: &[RefusedWith] = &[
     },
 ];
 
+/// Sockets with names in the file system, or in the kernel. One of a pair of datagram sockets could still be sent elsewhere.
+const NAMED_SOCKETS: RefusedWith = RefusedWith {
+    error: libc::EAFNOSUPPORT,
+    calls: &[
+        (libc::SYS_socket, &[Is(0, UNIX)]),
+        (libc::SYS_socketpair, &[Bits(1, SOCKET_TYPE, libc::SOCK_DGRAM as u32)]),
+        (libc::SYS_socketpair, &[Bits(1, SOCKET_TYPE, libc::SOCK_RAW as u32)]),
+    ],
+};
+
 // Calls that the C library's table does not have everywhere.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
@@ -576,6 +596,24 @@ mod tests {
             status
         });
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS, "{status:x}");
+    }
+
+    #[test]
+    fn where_directories_are_bare_no_socket_reaches_a_name() {
+        let (open, shut) = (program().unwrap().program, super::without_named_sockets().unwrap().program);
+        let stream = [libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0].map(|number| number as u64);
+        let datagram = [libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0].map(|number| number as u64);
+        let inet = [libc::AF_INET, libc::SOCK_STREAM, 0].map(|number| number as u64);
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
+        let check = |call: i64, [a, b, c]: [u64; 3], expected: u32| {
+            assert_eq!(verdict(&shut, call as u32, [a, b, c, 0, 0, 0]), expected, "{call} {a} {b}");
+            assert_eq!(verdict(&open, call as u32, [a, b, c, 0, 0, 0]), libc::SECCOMP_RET_ALLOW, "{call} {a} {b}");
+        };
+        check(libc::SYS_socket, stream, refused);
+        check(libc::SYS_socket, datagram, refused);
+        check(libc::SYS_socketpair, datagram, refused);
+        check(libc::SYS_socketpair, stream, libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_socket, inet, libc::SECCOMP_RET_ALLOW);
     }
 
     #[test]

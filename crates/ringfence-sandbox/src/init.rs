@@ -6,14 +6,18 @@
 //!
 //! Not here: timeouts and cancelling. The host kills this process for that, and the kernel everything below it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Dir, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
+use crate::bwrap::Backend;
 use crate::claim::{self, Layer};
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
@@ -70,7 +74,7 @@ impl Ready {
         let ended = sys::children_ended().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
-            Side::Child => lockdown::live(&theirs, &doors, filter),
+            Side::Child => lockdown::live(&theirs, &doors, filter, Backend::Native),
             Side::Parent(child) => Ok(Self { furnished, layer, program: child.pid, socket, ended }),
         }
     }
@@ -92,13 +96,14 @@ impl Ready {
         }
         let started = Reply::Started { proc: self.furnished.proc };
         let _ = sys::send(reply.as_fd(), &started.encode(), &[self.layer.upper.as_fd()]);
-        let memory = (!order.memory_kept && self.furnished.proc).then_some(order.limits.memory_bytes);
+        let count = if self.furnished.proc { Count::Own } else { Count::Above(&self.furnished.above) };
+        let memory = (!order.memory_kept).then_some((order.limits.memory_bytes, count));
         Ok(reap(self.program, &self.ended, memory))
     }
 }
 
 /// True once the program runs, behind every wall; false, if there is no such program.
-fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
+pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
     let mut stands = false;
     loop {
         let mut buffer = [0; LONGEST];
@@ -116,7 +121,7 @@ fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
 }
 
 /// Reaps whatever ends, until the program has, then kills and reaps the rest.
-fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
+pub(crate) fn reap(program: Pid, ended: &OwnedFd, memory: Option<(u64, Count<'_>)>) -> Reply {
     let mut too_much = false;
     let status = loop {
         match wait(WaitOptions::NOHANG) {
@@ -131,11 +136,11 @@ fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
             // The program was ours, and nobody else waits for it.
             Err(_) => break Status::Killed(libc::SIGKILL),
         }
-        let every = memory.map(|_| Timespec::try_from(MEMORY_EVERY).unwrap_or_default());
+        let every = memory.as_ref().map(|_| Timespec::try_from(MEMORY_EVERY).unwrap_or_default());
         let quiet = poll(&mut [PollFd::new(ended, PollFlags::IN)], every.as_ref()) == Ok(0);
         if !quiet {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
-        } else if !too_much && memory.is_some_and(|most| resident() > most) {
+        } else if !too_much && memory.as_ref().is_some_and(|(most, count)| count.resident() > *most) {
             too_much = true;
             sys::kill_all();
         }
@@ -145,7 +150,7 @@ fn reap(program: Pid, ended: &OwnedFd, memory: Option<u64>) -> Reply {
 }
 
 /// Kills and reaps until nobody is left.
-fn end_all() {
+pub(crate) fn end_all() {
     loop {
         sys::kill_all();
         match wait(WaitOptions::empty()) {
@@ -155,20 +160,61 @@ fn end_all() {
     }
 }
 
-/// Bytes of memory that all processes of the jail have for themselves.
-fn resident() -> u64 {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
-    let is_process = |name: &OsString| name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    let pages: u64 = processes
-        .flatten()
-        .map(|entry| entry.file_name())
-        .filter(is_process)
-        .filter_map(|name| {
-            let sizes = std::fs::read_to_string(std::path::Path::new("/proc").join(name).join("statm")).ok()?;
-            let mut sizes = sizes.split(' ').skip(1).map_while(|size| size.parse::<u64>().ok());
-            let (resident, shared) = (sizes.next()?, sizes.next()?);
-            Some(resident.saturating_sub(shared))
-        })
-        .sum();
-    pages * rustix::param::page_size() as u64
+/// How the processes of a jail are found.
+pub(crate) enum Count<'a> {
+    /// The jail's own `/proc` shows them and no others.
+    Own,
+    /// It has none. The spawner's shows them as what this process started, and what that started.
+    Above(&'a OwnedFd),
+}
+
+impl Count<'_> {
+    /// Bytes of memory that all processes of the jail have for themselves.
+    fn resident(&self) -> u64 {
+        let pages: u64 = match self {
+            Self::Own => match open("/proc", DIRECTORY, Mode::empty()) {
+                Ok(proc) => numbers(&proc, Path::new(".")).iter().map(|process| pages(&proc, process)).sum(),
+                Err(_) => 0,
+            },
+            Self::Above(proc) => {
+                // Every process that lost its parent is this one's child.
+                let mut left = started_by(proc, Path::new("self"));
+                let mut sum = 0;
+                while let Some(process) = left.pop() {
+                    sum += pages(proc, &process);
+                    left.extend(started_by(proc, &process));
+                }
+                sum
+            }
+        };
+        pages * rustix::param::page_size() as u64
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Pages of a process that are not shared.
+fn pages(proc: &OwnedFd, process: &Path) -> u64 {
+    let sizes = text(proc, &process.join("statm"));
+    let mut sizes = sizes.split(' ').skip(1).map_while(|size| size.parse::<u64>().ok());
+    sizes.next().unwrap_or_default().saturating_sub(sizes.next().unwrap_or_default())
+}
+
+fn started_by(proc: &OwnedFd, process: &Path) -> Vec<PathBuf> {
+    let lists = numbers(proc, &process.join("task")).into_iter().map(|task| text(proc, &task.join("children")));
+    lists.flat_map(|list| list.split_whitespace().map(PathBuf::from).collect::<Vec<_>>()).collect()
+}
+
+/// Entries of a directory that are numbers.
+fn numbers(proc: &OwnedFd, directory: &Path) -> Vec<PathBuf> {
+    let entries = openat(proc, directory, DIRECTORY, Mode::empty()).and_then(Dir::new).into_iter().flatten().flatten();
+    let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+    let numbers = names.filter(|name| name.as_bytes().iter().all(u8::is_ascii_digit));
+    numbers.map(|name| directory.join(name)).collect()
+}
+
+/// Nothing, where there is none any more.
+fn text(proc: &OwnedFd, path: &Path) -> String {
+    let file = openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(std::fs::File::from);
+    file.ok().and_then(|file| std::io::read_to_string(file).ok()).unwrap_or_default()
 }

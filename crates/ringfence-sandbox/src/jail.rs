@@ -7,11 +7,12 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Gid, Mode, Uid, mkdirat};
+use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, open};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, WaitId, WaitIdOptions, chroot, fchdir, set_dumpable_behavior, waitid};
+use rustix::process::{DumpableBehavior, WaitId, WaitIdOptions, chroot, fchdir, set_dumpable_behavior, waitid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
@@ -34,7 +35,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP;
 
 /// Parts of `/proc` that say something about the host or do something to it.
-const COVERED_IN_PROC: [&str; 13] = [
+pub(crate) const COVERED_IN_PROC: [&str; 13] = [
     "acpi",
     "asound",
     "bus",
@@ -122,8 +123,8 @@ pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Tr
             if go { Ok(Side::Child) } else { sys::leave() }
         }
         Side::Parent(child) => {
-            let mapped = write_map(child.pid, "uid_map", map.inside.uid, map.outside.uid)
-                .and_then(|()| write_map(child.pid, "gid_map", map.inside.gid, map.outside.gid))
+            let mapped = write_map(&child, "uid_map", map.inside.uid, map.outside.uid)
+                .and_then(|()| write_map(&child, "gid_map", map.inside.gid, map.outside.gid))
                 .and_then(|()| sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed()));
             if mapped.is_err() {
                 // It hears nothing, and ends.
@@ -135,11 +136,16 @@ pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Tr
     }
 }
 
-fn write_map(pid: Pid, file: &str, inside: u32, outside: u32) -> Result<(), Trouble> {
-    let path = format!("/proc/{}/{file}", pid.as_raw_nonzero());
-    OpenOptions::new()
-        .write(true)
-        .open(path)
+/// Where the `/proc` that there is has a process. It may count in another pid namespace than we do.
+pub(crate) fn process_path(child: &Child) -> std::io::Result<PathBuf> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", child.handle.as_raw_fd()))?;
+    let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok());
+    pid.map(|pid| Path::new("/proc").join(pid.to_string())).ok_or_else(|| Errno::SRCH.into())
+}
+
+fn write_map(child: &Child, file: &str, inside: u32, outside: u32) -> Result<(), Trouble> {
+    process_path(child)
+        .and_then(|process| OpenOptions::new().write(true).open(process.join(file)))
         .and_then(|mut map| map.write_all(format!("{inside} {outside} 1").as_bytes()))
         .map_err(|cause| Step::Users.failed_with(&cause))
 }
@@ -148,6 +154,8 @@ fn write_map(pid: Pid, file: &str, inside: u32, outside: u32) -> Result<(), Trou
 #[derive(Debug)]
 pub(crate) struct Furnished {
     pub(crate) proc: bool,
+    /// The spawner's `/proc`, which knows the jail's processes by other numbers. None of them finds it.
+    pub(crate) above: OwnedFd,
     /// What lies above the root that every process of the jail has. What is mounted here, none of them finds, not even in
     /// its list of mounts.
     pub(crate) hall: OwnedFd,
@@ -180,13 +188,14 @@ fn build_root() -> Result<Furnished, Errno> {
     }
     mkdirat(&root, "tmp/home", Mode::from_raw_mode(0o755))?;
     let proc = build_proc(&root)?;
+    let above = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     become_root(&hall)?;
     fchdir(&root)?;
     chroot(".")?;
-    Ok(Furnished { proc, hall })
+    Ok(Furnished { proc, above, hall })
 }
 
-/// A `/proc` of the jail's own processes. Some containers refuse one; then there is none.
+/// A `/proc` of the jail's own processes. Some containers refuse one; then it is empty.
 fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
     let proc = match proc() {
         Ok(proc) => proc,
@@ -208,7 +217,7 @@ fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
 }
 
 fn cover(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
-    use rustix::fs::{FileType, OFlags, fstat, openat};
+    use rustix::fs::{FileType, fstat, openat};
     let target = match openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Ok(target) => target,
         Err(Errno::NOENT) => return Ok(()),

@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+mod bwrap;
 mod cgroup;
 mod claim;
 mod denied;
@@ -11,8 +12,10 @@ mod environment;
 mod etc;
 mod filter;
 mod init;
+mod inmate;
 mod jail;
 mod job;
+mod launcher;
 mod limits;
 mod lockdown;
 mod message;
@@ -28,7 +31,8 @@ mod toolchains;
 mod walls;
 mod warden;
 
-pub use denied::{Barrier, Denied, WRITABLE, explain};
+pub use bwrap::{Fallback, falls_back};
+pub use denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, explain};
 pub use environment::EnvironmentError;
 pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 pub use limits::JailLimits;
@@ -41,5 +45,5 @@ pub use walls::{Standing, Wall, probe};
 /// For the first line of `main` of a program that runs others in jails: it is started again as one of its helpers.
 /// Something, if this process is one; it has done its work then.
 pub fn take_part() -> Option<ExitCode> {
-    spawner::spawner_main().or_else(walls::probe_main)
+    spawner::spawner_main().or_else(launcher::launcher_main).or_else(inmate::inmate_main).or_else(walls::probe_main)
 }

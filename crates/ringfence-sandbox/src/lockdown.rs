@@ -16,11 +16,12 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{chdir, setrlimit, setsid, umask};
 use rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags, clear_ambient_capability_set,
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
     unshare_unsafe,
 };
 
+use crate::bwrap::Backend;
 use crate::claim::WORKSPACE;
 use crate::filter::Filter;
 use crate::limits::MemoryKeeper;
@@ -32,12 +33,17 @@ use crate::sys;
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
-pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter) -> ! {
-    let entered = doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| own_groups());
+pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter, backend: Backend) -> ! {
+    let entered =
+        doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| match backend {
+            Backend::Native => own_groups(),
+            // It made that namespace too.
+            Backend::Bwrap => Ok(()),
+        });
     let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
     let socket = sys::kept(0);
     let entered = entered.map_err(|errno| Refused::from(Step::Cgroup.failed()(errno)));
-    let reply = match entered.and_then(|()| prepare()).and_then(|rules| obey(&socket, rules, filter)) {
+    let reply = match entered.and_then(|()| prepare(backend)).and_then(|rules| obey(&socket, rules, filter, backend)) {
         Ok(never) => match never {},
         Err(Refused::NoProgram) => Reply::NoProgram,
         Err(Refused::Trouble(trouble)) => Reply::Failed(trouble),
@@ -65,19 +71,23 @@ impl From<Trouble> for Refused {
 }
 
 /// What does not depend on the program: a session of its own, no input, and nothing to be gained by a capability.
-fn prepare() -> Result<Rules, Refused> {
+fn prepare(backend: Backend) -> Result<Rules, Refused> {
     let failed = || Step::Start.failed::<Errno>();
     setsid().map_err(failed())?;
     sys::unblock_signals();
     umask(Mode::from_raw_mode(0o022));
     let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed())?;
     sys::put_at(nothing.as_fd(), 0).map_err(failed())?;
-    bound_capabilities().map_err(Step::Capabilities.failed())?;
+    match backend {
+        Backend::Native => bound_capabilities().map_err(Step::Capabilities.failed())?,
+        // It left no capability, not even the one to say so.
+        Backend::Bwrap => has_none().map_err(Step::Capabilities.failed())?,
+    }
     set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
     Ok(rules(&WRITABLE.map(Path::new)).map_err(no_rules)?)
 }
 
-fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
+fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter, backend: Backend) -> Result<Infallible, Refused> {
     let failed = || Step::Order.failed::<Errno>();
     let mut buffer = [0; LONGEST];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
@@ -87,6 +97,10 @@ fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, R
     sys::put_at(errors.as_fd(), 2).map_err(failed())?;
     // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
     drop(descriptors);
+    let rules = match backend {
+        Backend::Native => rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?,
+        Backend::Bwrap => rules,
+    };
     lock_down(&order, socket, rules, filter)
 }
 
@@ -101,7 +115,6 @@ fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> 
     for (resource, limit) in order.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(Step::Limits.failed())?;
     }
-    let rules = rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?;
     if rules.confine().map_err(no_rules)? == Confined::Not {
         return Err(Step::Landlock.failed()(Errno::NOSYS).into());
     }
@@ -133,6 +146,13 @@ fn bound_capabilities() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// That there is no capability to be lost, and none to be gained.
+fn has_none() -> Result<(), Errno> {
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    let none = effective.union(permitted).union(inheritable).is_empty();
+    if none { clear_ambient_capability_set() } else { Err(Errno::PERM) }
 }
 
 /// No capability, now and for good.

@@ -131,6 +131,7 @@ steps! {
     Landlock = "set its file rules",
     Capabilities = "drop its capabilities",
     Seccomp = "set its system call filter",
+    Bwrap = "have bwrap build it",
 }
 
 impl Step {
@@ -153,6 +154,14 @@ impl From<Trouble> for Failure {
             Step::Namespaces | Step::Users | Step::Root | Step::Hold | Step::Landlock | Step::Seccomp => {
                 Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
             }
+            Step::Bwrap => Self::unavailable(
+                "namespaces are refused here, and the system's bwrap could not build it either",
+                "`ringfence doctor` says which walls stand and what to do",
+            ),
+            Step::Cover if trouble.errno == libc::E2BIG => Self::unavailable(
+                "more files are secret than the system's bwrap can cover",
+                "remove some, or keep them outside the workspace",
+            ),
             Step::Find => Self::unavailable(
                 "a directory of the view is not where it was found",
                 "open the workspace again by the path where it is now",

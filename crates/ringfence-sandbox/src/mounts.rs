@@ -32,13 +32,13 @@ pub(crate) const NO_FILE: &str = "/run/nothing/file";
 pub(crate) const NO_DIRECTORY: &str = "/run/nothing/directory";
 
 /// Directories of the host that are shown, or links that are shown as links.
-const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub(crate) const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// Devices that are no way to anything.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Names below `/dev` that point at a process's own descriptors.
-const STREAMS: [(&str, &str); 4] = [
+pub(crate) const STREAMS: [(&str, &str); 4] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
@@ -56,8 +56,8 @@ const LARGEST_COPY: u64 = 8 << 20;
 pub(crate) const TAME: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 pub(crate) const READ_ONLY: MountAttrFlags = TAME.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
 
-/// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` of this process's pid
-/// namespace and the image.
+/// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` and the image. The `/proc` is one
+/// of this process's pid namespace or, where a container refuses that, the one that we were started with.
 pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     // SAFETY: this process has one thread, and its descriptors stay its own.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
@@ -70,7 +70,11 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     }
     // Over the root, where it hides nothing: paths are looked up from the held one.
     attach(&base, CWD, "/")?;
-    attach(&proc()?, base.as_fd(), "proc")?;
+    let proc = match proc() {
+        Err(Errno::PERM | Errno::ACCESS) => copy(host.as_fd(), "proc", Reach::Tree),
+        made => made,
+    };
+    attach(&proc?, base.as_fd(), "proc")?;
     let image = tmpfs("32m", "4096", Open::ToItsOwner)?;
     attach(&image, base.as_fd(), "image")?;
     fill(&image, &Host(host), toolchains)?;
@@ -311,7 +315,7 @@ fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
 }
 
 /// Without a step up, and below none of the places that a jail has of its own.
-fn is_plain(path: &Path) -> bool {
+pub(crate) fn is_plain(path: &Path) -> bool {
     let own = ["proc", "dev", "tmp", "run", "workspace", "mnt", "etc", "sys"];
     path.components().all(|part| matches!(part, Component::Normal(_)))
         && names(path).next().is_some_and(|first| !own.iter().any(|own| own.as_bytes() == first.as_bytes()))

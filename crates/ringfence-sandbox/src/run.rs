@@ -13,6 +13,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::bwrap::Backend;
 use crate::cgroup::Cgroup;
 use crate::job::{Ended, EndedBy, Failure, Job, Stream, Watch};
 use crate::message::{LONGEST, Reply, Status};
@@ -33,7 +34,7 @@ const FLOOD: u64 = 16;
 const LEAST_FLOOD: u64 = 64 << 20;
 
 /// Walls without which no program is started.
-const ALWAYS: [Wall; 10] = [
+const ALWAYS: [Wall; 9] = [
     Wall::UserNamespace,
     Wall::MountNamespace,
     Wall::PidNamespace,
@@ -41,7 +42,6 @@ const ALWAYS: [Wall; 10] = [
     Wall::IpcNamespace,
     Wall::UtsNamespace,
     Wall::CgroupNamespace,
-    Wall::Overlay,
     Wall::Seccomp,
     Wall::Landlock,
 ];
@@ -50,6 +50,7 @@ const ALWAYS: [Wall; 10] = [
 pub(crate) struct Run<'a> {
     job: &'a Job<'a>,
     watch: &'a dyn Watch,
+    backend: Backend,
     cgroup: Option<&'a Cgroup>,
     /// When the cgroup was last asked.
     looked: Instant,
@@ -95,7 +96,21 @@ impl<'a> Run<'a> {
         let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
         let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply);
-        Ok(Self { job, watch, cgroup, looked, began, streams, reply, jail: None, upper: None, walls, killed: None })
+        let backend = jail.backend;
+        Ok(Self {
+            job,
+            watch,
+            backend,
+            cgroup,
+            looked,
+            began,
+            streams,
+            reply,
+            jail: None,
+            upper: None,
+            walls,
+            killed: None,
+        })
     }
 
     /// Follows it to its end.
@@ -204,6 +219,10 @@ impl<'a> Run<'a> {
             Reply::Started { proc } => {
                 self.upper = descriptor;
                 self.walls = ALWAYS.to_vec();
+                self.walls.push(match self.backend {
+                    Backend::Native => Wall::Overlay,
+                    Backend::Bwrap => Wall::Bwrap,
+                });
                 self.walls.extend(proc.then_some(Wall::Proc));
             }
             Reply::Ended { status, memory } => {

@@ -20,11 +20,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::denied::{Denied, explain};
+use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, explain};
 use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 use crate::limits::JailLimits;
 use crate::sandbox::{Sandbox, Settings};
 use crate::toolchains::Toolchain;
+use crate::walls::Wall;
 
 /// What the tool is made of.
 #[derive(Debug)]
@@ -267,9 +268,10 @@ struct Printed {
 impl Printed {
     fn of(ended: &Ended) -> Self {
         let stderr = ended.stderr.text();
+        let writable = if ended.walls.contains(&Wall::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
         Self {
             stdout: ended.stdout.text(),
-            denied: explain(&stderr).filter(|_| ended.exit_code != 0),
+            denied: explain(&stderr, writable).filter(|_| ended.exit_code != 0),
             stderr,
             truncated: ended.stdout.truncated || ended.stderr.truncated,
             duration: ended.duration,

@@ -18,6 +18,7 @@ use rustix::process::{getegid, geteuid};
 
 use ringfence_kernel::Shown;
 
+use crate::bwrap::{Backend, Fallback, falls_back};
 use crate::cgroup::Cgroups;
 use crate::environment;
 use crate::job::{Ended, Failure, Job, Watch};
@@ -42,12 +43,14 @@ pub struct Settings {
     pub pool: u32,
     /// What jobs will bring. Others are possible, but the first run of each list waits for it.
     pub toolchains: Vec<Toolchain>,
+    /// What to do where namespaces are refused.
+    pub fallback: Fallback,
 }
 
 impl Settings {
     /// The running binary, and a small pool.
     pub fn new() -> Self {
-        Self { program: "/proc/self/exe".into(), pool: 2, toolchains: Vec::new() }
+        Self { program: "/proc/self/exe".into(), pool: 2, toolchains: Vec::new(), fallback: Fallback::default() }
     }
 }
 
@@ -61,6 +64,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Sandbox {
     settings: Settings,
+    backend: Backend,
     /// Whom programs are unless the workspace's file system makes that impossible.
     identity: Identity,
     /// Nothing after the spawner died, until the next run.
@@ -78,8 +82,9 @@ impl Sandbox {
             Identity { uid: geteuid().as_raw(), gid: getegid().as_raw() }
         };
         let cgroups = Cgroups::find();
-        let warden = Mutex::new(Some(Arc::new(start_warden(&settings, identity, &cgroups)?)));
-        Ok(Self { settings, identity, warden, cgroups, walls: OnceLock::new() })
+        let warden = first_warden(&settings, identity, &cgroups)?;
+        let (backend, warden) = (warden.backend(), Mutex::new(Some(Arc::new(warden))));
+        Ok(Self { settings, backend, identity, warden, cgroups, walls: OnceLock::new() })
     }
 
     /// Which walls stand here. Found out when first asked.
@@ -121,6 +126,9 @@ impl Sandbox {
         if !geteuid().is_root() {
             return Ok((held(), self.identity));
         }
+        if self.backend == Backend::Bwrap {
+            return Ok((held(), not_root(&job.view.workspace, "that the system's bwrap shows as it is")?));
+        }
         match warden.mapped(&job.view.workspace.directory, self.identity)? {
             Ok(workspace) => {
                 let beside = job.view.beside.iter().map(|shown| {
@@ -132,14 +140,8 @@ impl Sandbox {
                 Ok((places, self.identity))
             }
             Err(cause) => {
-                let owner = owner(&job.view.workspace.directory)?;
-                if owner.uid == 0 {
-                    return Err(Failure::unavailable(
-                        format!("the workspace is root's, on a file system that cannot map owners ({cause})"),
-                        "give it to another user, or start ringfence as a plain user",
-                    ));
-                }
-                Ok((held(), owner))
+                let why = format!("on a file system that cannot map owners ({cause})");
+                Ok((held(), not_root(&job.view.workspace, &why)?))
             }
         }
     }
@@ -150,7 +152,7 @@ impl Sandbox {
         if let Some(warden) = now.as_ref() {
             return Ok(Arc::clone(warden));
         }
-        let new = Arc::new(start_warden(&self.settings, self.identity, &self.cgroups)?);
+        let new = Arc::new(start_warden(&self.settings, self.backend, self.identity, &self.cgroups)?);
         *now = Some(Arc::clone(&new));
         Ok(new)
     }
@@ -160,8 +162,28 @@ impl Sandbox {
     }
 }
 
-fn start_warden(settings: &Settings, identity: Identity, cgroups: &Cgroups) -> Result<Warden, Failure> {
-    let pool = Pool { size: settings.pool as usize, identity, cgroups: cgroups.clone() };
+/// By whoever may build jails here: we ourselves, or the system's `bwrap` where only that may.
+fn first_warden(settings: &Settings, identity: Identity, cgroups: &Cgroups) -> Result<Warden, Failure> {
+    let start = |backend| start_warden(settings, backend, identity, cgroups);
+    match settings.fallback {
+        Fallback::None => start(Backend::Native),
+        Fallback::Forced => start(Backend::Bwrap),
+        Fallback::Bwrap => match start(Backend::Native) {
+            Err(Failure::Unavailable { .. }) if falls_back(&walls::probe(&settings.program)) => start(Backend::Bwrap),
+            started => started,
+        },
+    }
+}
+
+fn start_warden(
+    settings: &Settings,
+    backend: Backend,
+    identity: Identity,
+    cgroups: &Cgroups,
+) -> Result<Warden, Failure> {
+    // `bwrap` makes none ahead.
+    let size = if backend == Backend::Native { settings.pool as usize } else { 0 };
+    let pool = Pool { backend, size, identity, cgroups: cgroups.clone() };
     Warden::start(&settings.program, pool, shown_by(&settings.toolchains))
 }
 
@@ -236,6 +258,18 @@ fn described(shown: &Shown, place: &Place<'_>) -> Result<ShownDirectory, Failure
         mounted: matches!(place, Place::Mount(_)),
         covered: shown.masked.iter().chain(&shown.hidden).cloned().collect(),
     })
+}
+
+/// The owner of a workspace, for a program that has to be that.
+fn not_root(workspace: &Shown, why: &str) -> Result<Identity, Failure> {
+    let owner = owner(&workspace.directory)?;
+    if owner.uid != 0 {
+        return Ok(owner);
+    }
+    Err(Failure::unavailable(
+        format!("the workspace is root's, {why}"),
+        "give it to another user, or start ringfence as a plain user",
+    ))
 }
 
 fn shown_by(toolchains: &[Toolchain]) -> Vec<PathBuf> {

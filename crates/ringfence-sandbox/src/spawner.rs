@@ -23,7 +23,7 @@ use rustix::process::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
 
 use crate::filter::{self, Filter};
-use crate::jail::{Jail, Map, start_mapped};
+use crate::jail::{Jail, Map, process_path, start_mapped};
 use crate::message::{Identity, LONGEST, Order, Reply, Request, ShownDirectory, Step, Trouble, read_paths};
 use crate::mounts::{READ_ONLY, copy, enter_image};
 use crate::sys::{self, Reach, Side};
@@ -77,7 +77,7 @@ fn begin() -> Result<(), Errno> {
 }
 
 /// Tells everybody who asks why there are no jails, until the host has had enough.
-fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
+pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
     let mut buffer = [0; LONGEST];
     while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
         match descriptors.first() {
@@ -89,11 +89,11 @@ fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
 }
 
 /// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
-fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
+pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
     let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
 }
 
-fn greet(reply: &OwnedFd) {
+pub(crate) fn greet(reply: &OwnedFd) {
     let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
 }
 
@@ -329,8 +329,9 @@ fn map_to(from: Identity, to: Identity, reply: &OwnedFd) -> Result<(), Trouble> 
         },
         Side::Parent(child) => child,
     };
-    let path = format!("/proc/{}/ns/user", child.pid.as_raw_nonzero());
-    let namespace = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Step::Users.failed());
+    let namespace = process_path(&child).map_err(|cause| Step::Users.failed_with(&cause)).and_then(|process| {
+        open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Step::Users.failed())
+    });
     let _ = pidfd_send_signal(&child.handle, Signal::KILL);
     let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
     let _ = sys::send(reply.as_fd(), &Reply::Mapped.encode(), &[namespace?.as_fd()]);

@@ -105,7 +105,7 @@ pub(crate) enum Reach {
 }
 
 /// The first number after the standard streams. What a process keeps across `keep_only` is from here on.
-const FIRST: RawFd = 3;
+pub(crate) const FIRST: RawFd = 3;
 
 /// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST` on and close with a
 /// change of programs. Owners of closed descriptors must not be dropped later: this is for processes that just forked.
@@ -228,8 +228,13 @@ pub(crate) fn die_with_parent() -> Result<(), Errno> {
 
 /// Ends this process at once: a forked one must not clean up what its parent still has.
 pub(crate) fn leave() -> ! {
+    leave_with(0)
+}
+
+/// The same with a status.
+pub(crate) fn leave_with(status: i32) -> ! {
     // SAFETY: does not come back, and runs nothing.
-    unsafe { libc::_exit(0) }
+    unsafe { libc::_exit(status) }
 }
 
 /// Borrows each of several.

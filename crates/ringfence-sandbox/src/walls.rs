@@ -25,6 +25,7 @@ use rustix::process::{
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
+use crate::bwrap::{Bwrap, NoBwrap};
 use crate::cgroup::{Cgroups, Version};
 use crate::filter;
 
@@ -68,10 +69,12 @@ pub enum Wall {
     Cgroup,
     /// Ending exactly the process that is meant.
     Pidfd,
+    /// The fallback: all that the system's own `bwrap` builds where nobody else may.
+    Bwrap,
 }
 
 impl Wall {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::UserNamespace,
         Self::MountNamespace,
         Self::PidNamespace,
@@ -87,6 +90,7 @@ impl Wall {
         Self::Seccomp,
         Self::Cgroup,
         Self::Pidfd,
+        Self::Bwrap,
     ];
 }
 
@@ -108,6 +112,7 @@ impl fmt::Display for Wall {
             Self::Seccomp => "seccomp filter",
             Self::Cgroup => "cgroup limits",
             Self::Pidfd => "process descriptors",
+            Self::Bwrap => "fallback to the system's bwrap, workspace read-only",
         })
     }
 }
@@ -162,6 +167,7 @@ fn try_one(wall: Wall) -> Standing {
     match wall {
         Wall::Landlock => landlock(),
         Wall::Cgroup => cgroup(),
+        Wall::Bwrap => bwrap(),
         Wall::IdmappedMounts if !getuid().is_root() => {
             Standing { wall, stands: true, note: "only root needs it".to_owned(), advice: None }
         }
@@ -197,7 +203,7 @@ fn attempt(wall: Wall) -> Result<(), Errno> {
         Wall::IdmappedMounts => idmapped_mount(),
         Wall::Seccomp => refused_call(),
         Wall::Pidfd => pidfd_open(getpid(), PidfdFlags::empty()).and_then(|own| pidfd_send_signal(own, Signal::CONT)),
-        Wall::Landlock | Wall::Cgroup => Ok(()),
+        Wall::Landlock | Wall::Cgroup | Wall::Bwrap => Ok(()),
     }
 }
 
@@ -365,6 +371,22 @@ fn cgroup() -> Standing {
     Standing { wall: Wall::Cgroup, stands, note: note.to_owned(), advice }
 }
 
+fn bwrap() -> Standing {
+    let found = Bwrap::find().and_then(|bwrap| bwrap.attempt().map(|()| bwrap));
+    let advice = |problem| match problem {
+        NoBwrap::Absent | NoBwrap::Old => {
+            "only needed where user namespaces are refused: install bubblewrap 0.8 or newer"
+        }
+        NoBwrap::NotTheSystems => "only needed where user namespaces are refused: install the system's own bubblewrap",
+        NoBwrap::Refused => "only needed where user namespaces are refused: an administrator can allow them to bwrap",
+    };
+    let (stands, note, advice) = match found {
+        Ok(Bwrap { version: (major, minor), .. }) => (true, format!("version {major}.{minor}"), None),
+        Err(problem) => (false, problem.to_string(), Some(advice(problem).to_owned())),
+    };
+    Standing { wall: Wall::Bwrap, stands, note, advice }
+}
+
 /// Settings of the machine that are known to take walls down.
 #[derive(Debug, Default)]
 struct Settings {
@@ -390,8 +412,10 @@ impl Settings {
 
 /// The most likely reason first: nearly every wall needs a user namespace to be built in.
 fn advice(wall: Wall, error: Errno, settings: &Settings) -> String {
-    let needs_users =
-        !matches!(wall, Wall::Landlock | Wall::Seccomp | Wall::Cgroup | Wall::Pidfd | Wall::IdmappedMounts);
+    let needs_users = !matches!(
+        wall,
+        Wall::Landlock | Wall::Seccomp | Wall::Cgroup | Wall::Pidfd | Wall::IdmappedMounts | Wall::Bwrap
+    );
     let advice = match wall {
         _ if needs_users && settings.none_are_allowed => {
             "an administrator can allow user namespaces: `sysctl -w user.max_user_namespaces=15000`"

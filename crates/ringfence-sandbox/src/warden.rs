@@ -22,8 +22,10 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::bwrap::Backend;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::job::Failure;
+use crate::launcher;
 use crate::limits::JailLimits;
 use crate::message::{Identity, LONGEST, Reply, Request, write_paths};
 use crate::mounts::{READ_ONLY, copy};
@@ -36,6 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many jails are made ahead, for whom, and where their cgroups come from.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    pub(crate) backend: Backend,
     pub(crate) size: usize,
     pub(crate) identity: Identity,
     pub(crate) cgroups: Cgroups,
@@ -45,6 +48,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct Claimed {
     name: u64,
+    pub(crate) backend: Backend,
     pub(crate) cgroup: Option<Cgroup>,
     /// What the spawner and the jail say about it.
     pub(crate) reply: OwnedFd,
@@ -91,7 +95,7 @@ impl Warden {
     /// Starts the spawner, and waits until it can make jails.
     pub(crate) fn start(program: &Path, pool: Pool, toolchains: Vec<PathBuf>) -> Result<Self, Failure> {
         let (socket, theirs) = sys::message_pair().map_err(Failure::io("start its spawner"))?;
-        let (keeper, process) = keep(program, theirs).map_err(Failure::io("start its spawner"))?;
+        let (keeper, process) = keep(program, pool.backend, theirs).map_err(Failure::io("start its spawner"))?;
         let stock = Mutex::new(Stock { ready: Vec::new(), toolchains: Vec::new() });
         let line = Arc::new(Line { socket, pool, next: AtomicU64::new(0), stock });
         let (spent, to_clean) = mpsc::channel();
@@ -107,6 +111,10 @@ impl Warden {
         warden.line.show(&mut warden.line.stock(), toolchains)?;
         warden.line.fill()?;
         Ok(warden)
+    }
+
+    pub(crate) fn backend(&self) -> Backend {
+        self.line.pool.backend
     }
 
     /// Whether the spawner is at its end, or past it. That its socket is closed does not say so yet: a jail that it was
@@ -236,7 +244,8 @@ impl Line {
             &Request::Make { name, identity },
             &std::iter::once(theirs.as_fd()).chain(doors).collect::<Vec<_>>(),
         )?;
-        Ok(Claimed { name, cgroup, reply, ordered: AtomicBool::new(false) })
+        let backend = self.pool.backend;
+        Ok(Claimed { name, backend, cgroup, reply, ordered: AtomicBool::new(false) })
     }
 
     /// Removes what is left of a jail.
@@ -272,9 +281,13 @@ pub(crate) fn owner(directory: &OwnedFd) -> Result<Identity, Failure> {
 }
 
 /// Starts the spawner on a thread that stays until it ends: the kernel ties its life to the thread that started it.
-fn keep(program: &Path, socket: OwnedFd) -> std::io::Result<(JoinHandle<()>, OwnedFd)> {
+fn keep(program: &Path, backend: Backend, socket: OwnedFd) -> std::io::Result<(JoinHandle<()>, OwnedFd)> {
     let mut command = Command::new(program);
-    command.arg0(spawner::NAME).env_clear().stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+    let name = match backend {
+        Backend::Native => spawner::NAME,
+        Backend::Bwrap => launcher::NAME,
+    };
+    command.arg0(name).env_clear().stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
     let (say, hear) = mpsc::channel();
     let keeper = thread::Builder::new().name("jail-keeper".into()).spawn(move || {
         let started = command.spawn();

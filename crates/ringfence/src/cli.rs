@@ -332,7 +332,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Doctor { json } => {
             let workspace = workspace_of(&settings, &environment).ok();
             let clients = find(Places::of(&environment, workspace.as_deref()));
-            let (text, well) = examine(&environment.program, &clients, json);
+            let (text, well) = examine(&environment.program, settings.run_code.fallback, &clients, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_fs::{Durability, NameRule, Rights};
 use ringfence_kernel::{Choice, Decision, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, nearest};
+use ringfence_sandbox::Fallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -151,6 +152,8 @@ pub struct RunCode {
     pub detect_toolchains: bool,
     /// Further directories of programs that they see.
     pub toolchains: Vec<PathBuf>,
+    /// What to do where this machine refuses us namespaces.
+    pub fallback: Fallback,
 }
 
 /// Where the line that each call leaves goes.
@@ -245,6 +248,7 @@ struct RunCodeKeys {
     waiting_jails: Option<u32>,
     detect_toolchains: Option<bool>,
     toolchains: Option<Vec<PathBuf>>,
+    fallback: Option<Word<Fallback>>,
 }
 
 /// An agent, or `defaults` for what holds without one.
@@ -409,6 +413,7 @@ fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCode {
         waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MOST_WAITING_JAILS),
         detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
         toolchains: managed.toolchains.clone().or(user.toolchains.clone()).unwrap_or_default(),
+        fallback: value(managed.fallback).or(value(user.fallback)).unwrap_or_default(),
     }
 }
 
@@ -643,6 +648,10 @@ impl Words for Preset {
 
 impl Words for Durability {
     const WORDS: &'static [(&'static str, Self)] = &[("full", Self::Full), ("ordered", Self::Ordered)];
+}
+
+impl Words for Fallback {
+    const WORDS: &'static [(&'static str, Self)] = &[("bwrap", Self::Bwrap), ("none", Self::None)];
 }
 
 impl Words for NameRule {

@@ -12,8 +12,8 @@ pub(crate) fn show(rules: &Rules) -> String {
     for (layer, rules) in rules.layers() {
         let _ = writeln!(text, "{}{}", layer.name(), remark(layer));
         for rule in rules {
-            let source = rule.source().map(|source| format!("  # {source}")).unwrap_or_default();
-            let _ = writeln!(text, "  {rule}{source}");
+            let said = rule.source().or(rule.remark()).map(|said| format!("  # {said}")).unwrap_or_default();
+            let _ = writeln!(text, "  {rule}{said}");
         }
     }
     text

@@ -293,7 +293,7 @@ fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) 
 
 /// Where programs run on the workspace. The first one starts it.
 fn jail(fence: &Fence, settings: &Settings, environment: &Environment) -> Option<Jail> {
-    let RunCode { waiting_jails, detect_toolchains, toolchains: declared } = &settings.run_code;
+    let RunCode { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
     let home = environment.home.as_deref().filter(|_| *detect_toolchains);
     let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
     toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
@@ -301,6 +301,7 @@ fn jail(fence: &Fence, settings: &Settings, environment: &Environment) -> Option
         program: environment.program.clone(),
         pool: *waiting_jails,
         toolchains: toolchains.clone(),
+        fallback: *fallback,
     };
     Some(Jail { workspace: fence.workspace(workspace_alias(settings))?, settings: jails, toolchains, egress: None })
 }

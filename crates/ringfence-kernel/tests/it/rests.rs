@@ -213,7 +213,7 @@ async fn what_is_asked_about_is_kept_after_a_yes_and_left_after_a_no() {
     assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
     assert!(reply["value"]["refused"].as_str().unwrap().contains("I do not like it"), "{reply}");
     assert!(!stage.kept());
-    let lines = ["begin python", "begin approved change ask", "end ok ask", "begin python", "end ok ask"];
+    let lines = ["begin python", "begin approved change ask", "end ok ask", "begin python", "end ok python"];
     assert_eq!(stage.trace.lines(), lines);
     let asked = stage.somebody.asked.lock().unwrap()[0].clone();
     assert_eq!((asked.preview.as_str(), asked.grant), ("keep `ask`", None));
@@ -225,6 +225,7 @@ async fn what_is_denied_is_left_and_nobody_is_asked() {
     let reply = stage.run(json!({"path": "deny"})).await;
     assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
     assert_eq!((stage.kept(), stage.somebody.asked.lock().unwrap().len()), (false, 0));
+    assert_eq!(stage.trace.lines(), ["begin python", "end ok python"], "what was denied never happened");
 }
 
 #[tokio::test]

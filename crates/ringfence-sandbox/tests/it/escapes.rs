@@ -37,7 +37,8 @@ fn every_attempt_is_held() {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        board.enter(attempt, try_inside(&host, &world, attempt), try_outside(&host, attempt));
+                        let inside = try_inside(&host, &Stage::new(&host), &world, attempt);
+                        board.enter(attempt, inside, try_outside(&host, attempt));
                     }
                 });
             }
@@ -122,7 +123,8 @@ fn marks_of_the_layer_cannot_be_forged() {
 }
 
 /// How an attempt went.
-enum Outcome {
+#[derive(Debug)]
+pub(crate) enum Outcome {
     Escaped(String),
     /// By an error of the system.
     Refused(String),
@@ -145,8 +147,7 @@ impl Outcome {
     }
 }
 
-fn try_inside(host: &Host, world: &World, attempt: &Attempt) -> Outcome {
-    let stage = Stage::new(host);
+fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &Attempt) -> Outcome {
     let before = stage.everything();
     let program = stage.program(host, attempt.code, Path::new("/mnt/beside"));
     let ended = world.run_with(&stage.view(), &["python3", "/run/ringfence/main"], &program, &Seen::default()).unwrap();
@@ -154,6 +155,24 @@ fn try_inside(host: &Host, world: &World, attempt: &Attempt) -> Outcome {
         return Outcome::Wrong("something outside the jail changed".to_owned());
     }
     Outcome::read(&(ended.stdout.text() + &ended.stderr.text()))
+}
+
+/// Every attempt in jails of this world, each on a stage that was prepared for it.
+pub(crate) fn try_all(host: &Host, world: &World, prepare: impl Fn(&Stage) + Sync) -> Vec<(&'static str, Outcome)> {
+    let (all, next, outcomes) = (attempts::all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let stage = Stage::new(host);
+                    prepare(&stage);
+                    let outcome = try_inside(host, &stage, world, attempt);
+                    outcomes.lock().unwrap().push((attempt.name, outcome));
+                }
+            });
+        }
+    });
+    outcomes.into_inner().unwrap()
 }
 
 fn try_outside(host: &Host, attempt: &Attempt) -> Option<Outcome> {
@@ -214,15 +233,15 @@ impl Board {
 }
 
 /// What the machine has that a program may want.
-struct Host {
-    directory: TempDir,
+pub(crate) struct Host {
+    pub(crate) directory: TempDir,
     port: u16,
     socket: String,
 }
 
 impl Host {
     /// Listeners say hello to whoever comes, for as long as the test process lives.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
@@ -242,14 +261,14 @@ impl Host {
 }
 
 /// A workspace with secrets in it, and files beside it.
-struct Stage {
-    directory: TempDir,
+pub(crate) struct Stage {
+    pub(crate) directory: TempDir,
     /// The host has pipes open, one of them with something in it, and files locked. Whoever notices has reached it.
     _held: Vec<OwnedFd>,
 }
 
 impl Stage {
-    fn new(host: &Host) -> Self {
+    pub(crate) fn new(host: &Host) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let write = |name: &str, text: &str| {

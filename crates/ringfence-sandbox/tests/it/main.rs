@@ -8,6 +8,8 @@ mod attempts;
 mod between;
 mod endings;
 mod escapes;
+mod fallback;
 mod files;
+mod hidden_proc;
 mod lives;
 mod world;

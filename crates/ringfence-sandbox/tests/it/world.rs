@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use ringfence_kernel::{Shown, View};
-use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Settings, Stream, Toolchain, Watch};
+use ringfence_sandbox::{
+    Ended, Failure, Fallback, JailLimits, Job, Sandbox, Script, Settings, Stream, Toolchain, Wall, Watch,
+};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
@@ -53,14 +55,64 @@ pub(crate) const MARK: (&str, &str) = ("RINGFENCE_TEST_TOKEN", "mark-3f1d9a77");
 
 /// Runs one test in a process of its own, as that user.
 fn again(name: &str, user: u32) {
+    again_by(name, user, &[]);
+}
+
+/// The same in a container that hides a part of `/proc`, for which the kernel refuses everybody a new one.
+pub(crate) fn with_hidden_proc(name: &str, test: impl FnOnce()) {
+    // What was mounted by others stays mounted in a new user namespace. The power to mount does not stay with the test.
+    const HIDE: &str = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\n\
+        if libc.mount(b'/dev/null', b'/proc/keys', None, 4096, None): sys.exit(3)\nlibc.prctl(47, 4, 0, 0, 0)\n\
+        os.execvp(sys.argv[1], sys.argv[1:])";
+    const ROOT: [&str; 2] = ["unshare", "--mount"];
+    const ANYBODY: [&str; 4] = ["unshare", "--mount", "--map-current-user", "--keep-caps"];
+    if is_told(ALONE) {
+        return test();
+    }
+    for (user, unshare) in [(0, &ROOT[..]), (PLAIN, &ANYBODY[..])] {
+        if user == 0 && !geteuid().is_root() {
+            continue;
+        }
+        let by = [unshare, &["python3", "-c", HIDE]].concat();
+        let mut tried = Command::new(by[0]);
+        tried.args(&by[1..]).arg("true").current_dir("/");
+        if geteuid().is_root() {
+            tried.uid(user).gid(user);
+        }
+        if tried.output().is_ok_and(|tried| tried.status.success()) {
+            again_by(name, if geteuid().is_root() { user } else { geteuid().as_raw() }, &by);
+        } else {
+            note(&format!("skipped for user {user}: no part of /proc can be hidden here"));
+        }
+    }
+}
+
+/// The same on a machine that gives nobody a user namespace, as a plain user. Whether this one can be made to seem so.
+pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
+    const REFUSE: &str = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    const UNSHARE: [&str; 3] = ["unshare", "--map-current-user", "--keep-caps"];
+    if is_told(ALONE) {
+        return test();
+    }
+    let tried = Command::new(UNSHARE[0]).args(&UNSHARE[1..]).args(["sh", "-c", REFUSE, "true"]).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return note("skipped: namespaces cannot be taken away from a process here");
+    }
+    let user = if geteuid().is_root() { PLAIN } else { geteuid().as_raw() };
+    again_by(name, user, &[&UNSHARE[..], &["sh", "-c", REFUSE]].concat());
+}
+
+/// By another program, with its first words.
+fn again_by(name: &str, user: u32, by: &[&str]) {
     let stage = tempfile::tempdir().unwrap();
     fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // Where the build lies, a plain user may not be.
     let binary = stage.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
-    let mut command = Command::new(binary);
-    command.args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
+    let mut words = by.iter().map(PathBuf::from).chain([binary]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
     // What it makes for a while lies in a directory of its own.
     let temporary = stage.path().join("tmp");
     fs::create_dir(&temporary).unwrap();
@@ -73,6 +125,17 @@ fn again(name: &str, user: u32) {
     let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && printed.contains("1 passed"), "as user {user}:\n{printed}");
     printed.lines().filter(|line| line.starts_with(NOTE)).for_each(|line| println!("{line}"));
+}
+
+/// Gives a tree to a plain user, if it is root's: no program is ever root.
+pub(crate) fn give_away(path: &Path) {
+    if !geteuid().is_root() {
+        return;
+    }
+    std::os::unix::fs::lchown(path, Some(PLAIN), Some(PLAIN)).unwrap();
+    if path.symlink_metadata().unwrap().is_dir() {
+        fs::read_dir(path).unwrap().for_each(|entry| give_away(&entry.unwrap().path()));
+    }
 }
 
 /// What a test has to tell whoever runs it. It is seen with `--nocapture`, also from a process of its own.
@@ -117,6 +180,19 @@ impl World {
             env: BTreeMap::new(),
             toolchains: Vec::new(),
         }
+    }
+
+    /// One whose jails are built by the system's own `bwrap`, as if nothing else were allowed. Nothing, where there is none.
+    pub(crate) fn by_bwrap() -> Option<Self> {
+        let found = ringfence_sandbox::probe(&program()).into_iter().find(|standing| standing.wall == Wall::Bwrap)?;
+        if !found.stands {
+            note(&format!("skipped: {}", found.note));
+            return None;
+        }
+        let settings = Settings { program: program(), fallback: Fallback::Forced, ..Settings::new() };
+        let world = Self { sandbox: Sandbox::start(settings).unwrap(), ..Self::with_pool(0) };
+        give_away(world.path());
+        Some(world)
     }
 
     pub(crate) fn path(&self) -> &Path {

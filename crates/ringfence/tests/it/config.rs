@@ -7,6 +7,7 @@ use std::time::Duration;
 use ringfence::config::{ConfigError, Environment, Flags, LogTo, Mounted, RunCode, Settings, load};
 use ringfence_fs::{Durability, NameRule};
 use ringfence_kernel::{Dialect, Limits, Preset};
+use ringfence_sandbox::Fallback;
 use serde_json::json;
 
 use crate::site::{Said, Site, said};
@@ -96,6 +97,7 @@ max_approval_duration = 14
 waiting_jails = 5
 detect_toolchains = false
 toolchains = ["/opt/go"]
+fallback = "none"
 
 [tools]
 allow = ["read_file", "list_dir"]
@@ -124,7 +126,7 @@ fn every_key_as_json() -> String {
             "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
-        "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"]},
+        "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
         "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}},
@@ -141,7 +143,12 @@ fn check_every_key(settings: &Settings) {
     assert_eq!(settings.log, LogTo::Nowhere);
     assert_eq!(settings.workspace.as_deref(), Some("~/work"));
     assert_eq!(settings.max_tool_iterations, 7);
-    let run_code = RunCode { waiting_jails: 5, detect_toolchains: false, toolchains: vec!["/opt/go".into()] };
+    let run_code = RunCode {
+        waiting_jails: 5,
+        detect_toolchains: false,
+        toolchains: vec!["/opt/go".into()],
+        fallback: Fallback::None,
+    };
     assert_eq!(settings.run_code, run_code);
     assert_eq!(settings.warnings, [] as [&str; 0]);
     let limits = Limits {

@@ -584,7 +584,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
-          { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
+          { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }  # not about what a program did in its jail, which is undone as one
           { name = "other host", decision = "ask", effect = "fetch", because = "a host that no rule allows" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }

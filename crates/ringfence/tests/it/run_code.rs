@@ -8,6 +8,7 @@ use ringfence::approve::nobody;
 use ringfence::config::{Flags, load};
 use ringfence::wire::{Wired, wire};
 use ringfence_kernel::{Listener, Progress, Reply, ToolCall};
+use ringfence_sandbox::{Fallback, Wall};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -326,9 +327,14 @@ impl<F: Fn() + Send + Sync> Listener for OnOutput<F> {
 }
 
 fn wired(site: &Site) -> Wired {
+    wired_with(site, Fallback::None)
+}
+
+fn wired_with(site: &Site, fallback: Fallback) -> Wired {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    let mut settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    settings.run_code.fallback = fallback;
     wire(settings, &environment, Box::new(nobody())).unwrap()
 }
 
@@ -360,6 +366,39 @@ fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
     assert_eq!(reply["error"]["code"], "CANCELLED", "{reply}");
     assert_eq!((&reply["error"]["details"]["stdout"], printed.as_str()), (&json!("begun\n"), "begun\n"));
     assert_eq!(site.tree(), []);
+}
+
+#[test]
+fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
+    const PLAIN: u32 = 60_603;
+    let bwrap = ringfence_sandbox::probe(std::path::Path::new(PROGRAM));
+    if let Some(missing) = bwrap.iter().find(|standing| standing.wall == Wall::Bwrap && !standing.stands) {
+        return println!("skipped: {}", missing.note);
+    }
+    let site = Site::new();
+    site.write("a.txt", "old\n");
+    site.write(".env", "SECRET=1");
+    if rustix::process::geteuid().is_root() {
+        // No program is root, and `bwrap` shows owners as they are.
+        let above = site.workspace.ancestors().take_while(|path| path.starts_with(std::env::temp_dir()));
+        let above = above.filter(|path| *path != std::env::temp_dir());
+        above.for_each(|path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap());
+        for path in [site.workspace.clone(), site.workspace.join("a.txt"), site.workspace.join(".env")] {
+            chown(path, Some(PLAIN), Some(PLAIN)).unwrap();
+        }
+    }
+    let wired = wired_with(&site, Fallback::Forced);
+    let code = bash("cat a.txt .env; id -u; echo new > b.txt");
+    let (reply, printed) = run_heard(&wired, &code, &CancellationToken::new(), || {});
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    let value = &reply["value"];
+    assert_eq!((&value["stdout"], printed.contains("old")), (&json!("old\n1000\n"), true), "{reply}");
+    assert_eq!((&value["exitCode"], &value["committed"], &value["changes"]), (&json!(1), &json!(false), &json!([])));
+    assert_eq!(value["denied"]["writable"], json!(["/tmp"]), "{reply}");
+    let walls = value["walls"].as_array().unwrap();
+    assert!(walls.contains(&json!("fallback to the system's bwrap, workspace read-only")), "{reply}");
+    assert!(walls.contains(&json!("Landlock")) && !walls.contains(&json!("overlay in a user namespace")), "{reply}");
+    assert!(!site.workspace.join("b.txt").exists());
 }
 
 #[test]
@@ -425,6 +464,6 @@ fn doctor_names_every_wall_and_says_whether_programs_can_be_run() {
     assert!(said.out.contains("user namespace") && said.out.contains("programs can"), "{said:?}");
     let said = site.run(&["doctor", "--json"]);
     let all: Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(all["walls"].as_array().unwrap().len(), 15);
+    assert_eq!(all["walls"].as_array().unwrap().len(), Wall::ALL.len());
     assert_eq!(all["clients"], json!([]));
 }
