@@ -40,7 +40,7 @@ function look() {
         shown?.count();
         return;
     }
-    const next = state.requests.find(request => !putAside.has(request.id));
+    const next = state.requests.find(request => !putAside.has(request.id) && remains(request) > 0);
     if (!next || !may('approve')) return;
     announce(`${next.principal} asks for approval: ${next.summary}`);
     // Somebody who is writing goes on writing; the number above says that something waits.
@@ -67,6 +67,7 @@ function open(request) {
     document.body.append(shown.dialog);
     shown.dialog.showModal();
     shown.choose();
+    shown.begin();
 }
 
 class Approval {
@@ -91,6 +92,9 @@ class Approval {
         this.dialog.addEventListener('click', event => this.click(event), true);
         this.dialog.addEventListener('cancel', event => { event.preventDefault(); this.back(); });
         this.dialog.addEventListener('close', () => this.close());
+    }
+
+    begin() {
         this.clock = setInterval(() => this.tick(), 1000);
         this.tick();
         this.count();
@@ -256,6 +260,12 @@ class Approval {
             event.stopPropagation();
             return;
         }
+        // A browser closes a dialog by the second Escape, whatever the page says; so Escape does not get there.
+        if (event.key === 'Escape') {
+            event.preventDefault();
+            this.back();
+            return;
+        }
         if (this.mode !== 'choose' || event.target.matches('textarea, input:not([type=checkbox]), select')) return;
         const does = { a: () => this.approve(), d: () => this.deny(), e: () => this.edit(), r: () => this.toggle() }[event.key.toLowerCase()];
         if (!does) return;
@@ -288,14 +298,18 @@ class Approval {
     }
 
     tick() {
-        const remains = (moment(this.request.expires) ?? Infinity) - Date.now();
-        if (remains <= 0) return this.over('It was not answered in time.');
-        fill(this.time, Number.isFinite(remains) ? `${left(remains)} left` : '');
+        const time = remains(this.request);
+        if (time <= 0) return this.over('It was not answered in time.');
+        fill(this.time, Number.isFinite(time) ? `${left(time)} left` : '');
     }
 
     count() {
         fill(this.place, state.requests.length > 1 ? `· ${state.requests.length} wait in all` : '');
     }
+}
+
+function remains(request) {
+    return (moment(request.expires) ?? Infinity) - Date.now();
 }
 
 function key(name) {
