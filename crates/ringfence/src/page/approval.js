@@ -1,0 +1,327 @@
+// The approval dialog: what somebody wants to do, and the answer of a person.
+//
+// Nothing is approved but by its own key or button, and not in the first moment after the dialog came: a key that was
+// meant for something else is no answer, and a row of such keys is none either. Escape never approves. The no has the
+// focus. What is shown is what the server would do; arguments that are edited here are judged anew there.
+//
+// Not here: the list of all that waits (views/waiting.js).
+
+import { badge, button, el, fill, ticked } from './dom.js';
+import { notice } from './ask.js';
+import { isDiff, showDiff, totals } from './diff.js';
+import { schemaForm } from './form.js';
+import { showObject } from './values.js';
+import { withLinks } from './links.js';
+import { get, query } from './api.js';
+import { answer, drop, may, state, watch } from './state.js';
+import { left, moment } from './time.js';
+
+// No answer counts within so many milliseconds after the dialog opened, or after a key that came too early.
+const SETTLES = 400;
+
+let shown = null;
+const putAside = new Set();
+
+/** Opens the dialog whenever a new request waits. */
+export function beginAsking() {
+    watch(['requests'], look);
+    window.addEventListener('focus', () => shown?.settle());
+}
+
+/** Opens the dialog for one request. */
+export function openRequest(id) {
+    const request = state.requests.find(one => one.id === id);
+    if (request && !shown) open(request);
+}
+
+function look() {
+    if (shown) {
+        if (!state.requests.some(request => request.id === shown.request.id)) shown.over('It waits no more: somebody else answered it, or its call ended.');
+        shown?.count();
+        return;
+    }
+    const next = state.requests.find(request => !putAside.has(request.id) && remains(request) > 0);
+    if (!next || !may('approve')) return;
+    announce(`${next.principal} asks for approval: ${next.summary}`);
+    // Somebody who is writing goes on writing; the number above says that something waits.
+    if (isWriting()) {
+        putAside.add(next.id);
+        notice(`Waiting for an answer: ${next.summary}`, 'wait');
+        return;
+    }
+    open(next);
+}
+
+function isWriting() {
+    const at = document.activeElement;
+    return document.querySelector('dialog[open]') !== null || (at?.matches('input, textarea') && at.value !== '');
+}
+
+function announce(text) {
+    fill(document.getElementById('announce'), text);
+}
+
+function open(request) {
+    putAside.add(request.id);
+    shown = new Approval(request);
+    document.body.append(shown.dialog);
+    shown.dialog.showModal();
+    shown.choose();
+    shown.begin();
+}
+
+class Approval {
+    constructor(request) {
+        this.request = request;
+        this.edited = null;
+        this.problem = el('p', { class: 'problem', role: 'alert' });
+        this.time = el('span', { class: 'time' });
+        this.place = el('span', {});
+        this.panel = el('div', { class: 'panel' });
+        this.actions = el('div', { class: 'actions approval-actions' });
+        this.remember = this.makeRemember();
+        this.dialog = el('dialog', { class: 'approval', 'aria-labelledby': 'approval-title', data: { request: request.id } },
+            el('div', { class: 'fence', 'aria-hidden': 'true' }),
+            el('header', {},
+                el('p', { class: 'eyebrow' }, 'Waiting for your answer ', this.place, this.time),
+                el('h2', { id: 'approval-title' }, ticked(request.summary || request.tool)),
+                this.who()),
+            el('div', { class: 'dialog-body', tabindex: '-1' }, this.why(), this.what(), this.arguments(), this.panel),
+            el('footer', {}, this.remember.element, this.problem, this.actions));
+        this.dialog.addEventListener('keydown', event => this.key(event), true);
+        this.dialog.addEventListener('click', event => this.click(event), true);
+        this.dialog.addEventListener('cancel', event => { event.preventDefault(); this.back(); });
+        this.dialog.addEventListener('close', () => this.close());
+    }
+
+    begin() {
+        this.clock = setInterval(() => this.tick(), 1000);
+        this.tick();
+        this.count();
+    }
+
+    who() {
+        const { principal, agent, tool, session } = this.request;
+        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent)] : null,
+            ', wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
+    }
+
+    why() {
+        const { reason, rule, layer, assurance, secret } = this.request;
+        return el('div', { class: 'why' },
+            el('p', { class: 'reason' }, ticked(reason)),
+            el('p', { class: 'facts' }, 'asked by the rule ', el('code', {}, rule), ` of the layer ${layer}`,
+                assurance === 'person' ? badge('only a person’s own answer counts', 'quiet') : null,
+                secret ? badge('shows what is in a secret', 'wait') : null));
+    }
+
+    /** The preview: its first line is the title already. */
+    what() {
+        const body = this.request.preview.split('\n').slice(1).join('\n');
+        if (body.trim() === '') return null;
+        const content = isDiff(body) ? showDiff(body) : el('pre', { class: 'code', tabindex: '0' }, withLinks(body));
+        const { added, removed } = isDiff(body) ? totals(body) : { added: 0, removed: 0 };
+        const sum = isDiff(body) ? el('span', { class: 'sum' }, el('b', { class: 'plus' }, `+${added}`), ' ', el('b', { class: 'minus' }, `−${removed}`)) : null;
+        if (!this.request.secret) return el('section', { 'aria-label': 'What would happen' }, el('h3', {}, 'What would happen ', sum), content);
+        return el('details', { class: 'secret' }, el('summary', {}, 'Show what would happen to the secret ', sum), content);
+    }
+
+    arguments() {
+        const hasPreview = this.request.preview.includes('\n');
+        return el('details', { class: 'arguments', open: !hasPreview },
+            el('summary', {}, 'Arguments, in the words of whoever calls'), showObject(this.request.args));
+    }
+
+    makeRemember() {
+        const { grant } = this.request;
+        if (!grant) return { box: null, element: el('p', { class: 'remember none' }, 'This cannot be allowed for good: an approval is for this once.') };
+        const box = el('input', { type: 'checkbox', id: 'remember', on: { change: () => this.choose() } });
+        const rule = el('div', { class: 'rule' }, el('p', {}, 'This rule is added. It holds for 30 days, in this workspace and no other; the policy view takes it back.'),
+            el('pre', { class: 'code' }, grant));
+        return { box, rule, element: el('div', { class: 'remember' }, el('label', {}, box, ' Remember: allow the same from now on ', key('r')), rule) };
+    }
+
+    /** The four answers. */
+    choose(focus = 'deny') {
+        this.mode = 'choose';
+        this.settle();
+        fill(this.panel);
+        const remembers = this.remember.box?.checked ?? false;
+        if (this.remember.rule) this.remember.rule.hidden = !remembers;
+        this.remember.element.hidden = false;
+        const deny = button(['Deny ', key('d')], () => this.deny(), { class: 'danger-quiet', 'aria-keyshortcuts': 'd' });
+        const edit = button(['Edit ', key('e')], () => this.edit(), { 'aria-keyshortcuts': 'e' });
+        const approve = button([remembers ? 'Approve and remember ' : 'Approve ', key('a')], () => this.approve(),
+            { class: 'primary', 'aria-keyshortcuts': 'a' });
+        fill(this.actions, deny, edit, el('span', { class: 'gap' }), approve);
+        (focus === 'approve' ? approve : deny).focus();
+    }
+
+    /** A no, with the reason that the caller is told. */
+    deny() {
+        this.mode = 'reason';
+        this.remember.element.hidden = true;
+        const reason = el('input', { type: 'text', name: 'reason', autocomplete: 'off', placeholder: 'the caller is told' });
+        reason.maxLength = 500;
+        const send = () => this.send({ approved: false, reason: reason.value.trim() || null }, 'Denied');
+        const form = el('form', { class: 'reason-form', on: { submit: event => { event.preventDefault(); send(); } } },
+            el('label', {}, el('span', {}, 'No, because'), reason),
+            button(['Back ', key('Esc')], () => this.back()),
+            el('button', { type: 'submit', class: 'danger' }, 'Deny ', key('Enter')));
+        fill(this.actions, form);
+        reason.focus();
+    }
+
+    async edit() {
+        this.mode = 'edit';
+        this.remember.element.hidden = true;
+        const schema = await schemaOf(this.request.tool);
+        if (this.mode !== 'edit') return;
+        const form = schemaForm(schema, this.request.args ?? {});
+        fill(this.panel, el('section', { class: 'edit', 'aria-label': 'Edit the arguments' }, el('h3', {}, 'Edit the arguments'),
+            el('p', { class: 'hint' }, 'What is shown above is the call as it came. Your arguments are judged by the policy again before they are used.'),
+            form.element));
+        const use = button('Approve with these arguments', () => {
+            let args;
+            try {
+                args = form.value();
+            } catch (error) {
+                fill(this.problem, error.message);
+                return;
+            }
+            return this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments');
+        }, { class: 'primary' });
+        fill(this.actions, button(['Back ', key('Esc')], () => this.back()), el('span', { class: 'gap' }), use);
+        this.panel.scrollIntoView({ block: 'start' });
+        this.panel.querySelector('textarea, input, select')?.focus();
+    }
+
+    approve() {
+        const remember = this.remember.box?.checked ?? false;
+        return this.send({ approved: true, ...remember && { remember } }, remember ? 'Approved, and remembered' : 'Approved');
+    }
+
+    async send(response, done) {
+        fill(this.problem);
+        this.sending = true;
+        try {
+            await answer(this.request.id, response);
+            notice(`${done}: ${this.request.summary}`, response.approved ? 'good' : 'quiet');
+            this.dialog.close();
+        } catch (error) {
+            this.sending = false;
+            if ([404, 409, 410].includes(error.status)) {
+                this.over(error.message);
+                drop(this.request.id);
+            } else {
+                fill(this.problem, `Not sent: ${error.message}`);
+            }
+        } finally {
+            this.sending = false;
+        }
+    }
+
+    /** It waits no more. The dialog stays, so that nobody's next key goes elsewhere. */
+    over(why) {
+        if (this.mode === 'over' || this.sending) return;
+        this.mode = 'over';
+        this.settle();
+        clearInterval(this.clock);
+        fill(this.time);
+        this.remember.element.hidden = true;
+        fill(this.panel);
+        fill(this.problem, why);
+        const close = button('Close', () => this.dialog.close());
+        fill(this.actions, el('span', { class: 'gap' }), close);
+        close.focus();
+    }
+
+    back() {
+        if (!this.isSettled()) return;
+        fill(this.problem);
+        if (this.mode === 'reason' || this.mode === 'edit') this.choose();
+        else this.dialog.close();
+    }
+
+    close() {
+        clearInterval(this.clock);
+        this.dialog.remove();
+        if (shown !== this) return;
+        shown = null;
+        look();
+    }
+
+    key(event) {
+        const isModified = event.ctrlKey || event.altKey || event.metaKey;
+        if (event.key === 'Tab' || isModified || ['Shift', 'Control', 'Alt', 'Meta'].includes(event.key)) return;
+        if (!this.isSettled() || event.repeat && event.target.matches('button')) {
+            this.settle();
+            event.preventDefault();
+            event.stopPropagation();
+            return;
+        }
+        // A browser closes a dialog by the second Escape, whatever the page says; so Escape does not get there.
+        if (event.key === 'Escape') {
+            event.preventDefault();
+            this.back();
+            return;
+        }
+        if (this.mode !== 'choose' || event.target.matches('textarea, input:not([type=checkbox]), select')) return;
+        const does = { a: () => this.approve(), d: () => this.deny(), e: () => this.edit(), r: () => this.toggle() }[event.key.toLowerCase()];
+        if (!does) return;
+        event.preventDefault();
+        does();
+    }
+
+    click(event) {
+        if (this.isSettled() || !event.target.closest('.actions')) return;
+        event.preventDefault();
+        event.stopPropagation();
+    }
+
+    toggle() {
+        if (!this.remember.box) return;
+        this.remember.box.checked = !this.remember.box.checked;
+        this.choose();
+    }
+
+    /** From here on a moment has to pass before anything counts. */
+    settle() {
+        this.since = performance.now();
+        this.dialog.classList.remove('settled');
+        clearTimeout(this.settling);
+        this.settling = setTimeout(() => this.dialog.classList.add('settled'), SETTLES);
+    }
+
+    isSettled() {
+        return performance.now() - this.since >= SETTLES;
+    }
+
+    tick() {
+        const time = remains(this.request);
+        if (time <= 0) return this.over('It was not answered in time.');
+        fill(this.time, Number.isFinite(time) ? `${left(time)} left` : '');
+    }
+
+    count() {
+        fill(this.place, state.requests.length > 1 ? `· ${state.requests.length} wait in all` : '');
+    }
+}
+
+function remains(request) {
+    return (moment(request.expires) ?? Infinity) - Date.now();
+}
+
+function key(name) {
+    return el('kbd', { 'aria-hidden': 'true' }, name);
+}
+
+/** The schema of a tool, where this server offers it in a dialect that it has by this name. */
+async function schemaOf(tool) {
+    try {
+        const { tools } = await get(query('/v1/tools', { workspace: state.workspace, format: 'full' }));
+        return tools.find(one => one.name === tool)?.parameters ?? null;
+    } catch {
+        return null;
+    }
+}

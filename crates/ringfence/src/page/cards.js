@@ -1,0 +1,105 @@
+// Tool calls as cards: what was wanted, what allowed it, what came of it.
+//
+// A transcript takes events as they come and keeps one card a call, in the order in which the calls began.
+
+import { badge, button, el, fill, ticked } from './dom.js';
+import { openRequest } from './approval.js';
+import { showObject, showReply } from './values.js';
+import { isDiff, showDiff } from './diff.js';
+import { clock, took } from './time.js';
+
+const MOST = 500;
+
+/** `{element, heard(kind, data), size()}`; `extra(call)` are further actions of a card. */
+export function transcript(extra = () => []) {
+    const element = el('ol', { class: 'transcript', 'aria-live': 'polite', 'aria-relevant': 'additions' });
+    const calls = new Map();
+
+    function card(key, start, where = element.querySelector(':scope > li:has(> .waiting)')) {
+        if (!calls.has(key)) {
+            // What waits stays last, where it is looked for.
+            const place = el('li', {});
+            element.insertBefore(place, where);
+            calls.set(key, { ...start, place });
+            while (calls.size > MOST) {
+                const [oldest, { place: gone }] = calls.entries().next().value;
+                gone.remove();
+                calls.delete(oldest);
+            }
+        }
+        return calls.get(key);
+    }
+
+    function heard(kind, data) {
+        if (kind === 'request') return asked(data.request);
+        if (kind === 'answered') return answered(data.request);
+        if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
+        const call = card(data.callId, { tool: data.tool, at: data.at });
+        if (kind === 'begin') Object.assign(call, { state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
+        else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches ?? call.touches });
+        call.request = null;
+        draw(call, extra);
+    }
+
+    function asked(request) {
+        const call = card(request.stepId, { tool: request.tool, at: request.opened }, null);
+        Object.assign(call, { state: 'waiting', request, args: request.args });
+        draw(call, extra);
+    }
+
+    function answered(id) {
+        for (const call of calls.values()) {
+            if (call.request?.id !== id) continue;
+            Object.assign(call, { request: null, state: 'answered' });
+            draw(call, extra);
+        }
+    }
+
+    return { element, heard, size: () => calls.size };
+}
+
+const STATES = {
+    waiting: ['waits for an answer', 'wait'], answered: ['answered', 'quiet'], running: ['running', 'live'], done: ['done', 'good'],
+    failed: ['failed', 'bad'], refused: ['refused', 'bad'], overdue: ['no end known', 'wait'],
+};
+
+function draw(call, extra) {
+    const [word, kind] = STATES[call.state] ?? [call.state, 'quiet'];
+    const isOpen = call.place.querySelector('details')?.open ?? false;
+    fill(call.place, el('article', { class: `card call ${call.state}`, 'aria-label': `${call.tool}: ${word}` },
+        el('div', { class: 'card-head' }, el('h3', {}, el('code', {}, call.tool)), badge(call.error ? kindOf(call.error) : word, kind),
+            el('span', { class: 'facts grow' }, took(call.duration)), el('time', { class: 'facts' }, clock(call.at))),
+        touches(call.touches), call.request ? waiting(call.request) : null, how(call),
+        call.reply ? el('details', { open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply)) : null,
+        actions(extra(call))));
+}
+
+function kindOf(error) {
+    return typeof error === 'string' ? error : error.kind ?? error.code ?? 'failed';
+}
+
+export function touches(list) {
+    if (!list?.length) return null;
+    return el('ul', { class: 'touches' }, ...list.slice(0, 30).map(({ verb, path }) => el('li', {}, el('span', { class: `verb verb-${verb}` }, verb), ' ', el('code', {}, path))),
+        list.length > 30 ? el('li', {}, `and ${list.length - 30} more`) : null);
+}
+
+function waiting(request) {
+    return el('div', { class: 'asks' }, el('p', {}, ticked(request.reason)), button('Decide', () => openRequest(request.id), { class: 'primary' }),
+        el('details', {}, el('summary', {}, 'Arguments'), showObject(request.args)));
+}
+
+function how({ rule, layer, approved, change }) {
+    if (!rule) return null;
+    const by = typeof approved === 'string' ? approved : approved?.by;
+    return el('p', { class: 'facts' }, by ? ['approved by ', el('strong', {}, by), ', asked by '] : 'allowed by ', el('code', {}, rule), ` (${layer})`,
+        change ? [' · change ', el('a', { to: `changes/${encodeURIComponent(change)}` }, change)] : null);
+}
+
+function replied(reply) {
+    return isDiff(reply) ? showDiff(reply) : showReply(reply);
+}
+
+function actions(list) {
+    return list.length > 0 ? el('div', { class: 'actions' }, ...list) : null;
+}

@@ -1,0 +1,53 @@
+// The audit log, newest first, and whether its chain is whole.
+
+import { badge, button, el, fill } from '../dom.js';
+import { empty, loading } from '../ask.js';
+import { get, query } from '../api.js';
+import { touches } from '../cards.js';
+import { clock, count, took } from '../time.js';
+
+const AT_ONCE = 100;
+
+export function show(place) {
+    const body = el('div', {});
+    fill(place, el('h1', {}, 'Audit log'),
+        el('p', { class: 'lead' }, 'Every call leaves a trace, refused ones too. It holds no contents: arguments and replies are sizes and keyed hashes.'), body);
+    loading(body, async () => {
+        const chain = await get('/v1/audit/verify');
+        const list = el('ol', { class: 'audit' });
+        const older = el('div', { class: 'actions' });
+        await tail(list, older, chain.records ?? 0);
+        return [chainState(chain), list, older];
+    });
+}
+
+function chainState({ ok, records, message }) {
+    return el('div', { class: `chain ${ok ? 'good' : 'bad'}`, role: ok ? 'status' : 'alert' },
+        el('span', { class: 'links', 'aria-hidden': 'true' }, el('i', {}), el('i', {}), el('i', {})),
+        el('p', {}, el('strong', {}, ok ? 'The chain is whole.' : 'The chain is broken.'), ' ', message || count(records, 'record')));
+}
+
+/** Adds the records before `end`, the newest first. */
+async function tail(list, older, end) {
+    const start = Math.max(0, end - AT_ONCE);
+    const { records } = await get(query('/v1/audit', { after: start, limit: end - start || 1 }));
+    if (records.length === 0) list.append(el('li', {}, empty('There is no record yet.')));
+    for (const record of [...records].reverse()) list.append(row(record));
+    fill(older, start > 0 ? button(`Earlier ones (${start})`, () => tail(list, older, start)) : null);
+}
+
+const KINDS = { end: 'good', refused: 'bad', overdue: 'wait' };
+
+function row(record) {
+    const failed = record.ok === false;
+    return el('li', { class: 'record' },
+        el('span', { class: 'seq' }, record.seq),
+        el('div', { class: 'record-body' },
+            el('p', { class: 'record-head' }, badge(failed ? record.error ?? 'failed' : record.moment, failed ? 'bad' : KINDS[record.moment]),
+                record.tool ? el('code', {}, record.tool) : null,
+                el('span', { class: 'facts' }, record.micros === undefined ? '' : took(record.micros / 1000)), el('time', { class: 'facts' }, clock(record.ts))),
+            touches(record.touches),
+            record.session ? el('p', { class: 'facts' }, record.principal, ' · ', el('a', { to: `sessions/${encodeURIComponent(record.session)}` }, record.session),
+                record.rule ? [' · by ', el('code', {}, record.rule), ` (${record.layer})`] : null) : null,
+            el('details', {}, el('summary', {}, 'As it is in the log'), el('pre', { class: 'code', tabindex: '0' }, JSON.stringify(record, null, 2)))));
+}

@@ -1,0 +1,27 @@
+// Coming in: the printed link does it by itself; here a code or a token can be put in by hand.
+
+import { el, field, fill } from '../dom.js';
+import { keepToken, login } from '../api.js';
+
+export function showLogin(why, entered) {
+    const secret = el('input', { type: 'password', name: 'secret', autocomplete: 'off', spellcheck: 'false', required: true });
+    const problem = el('p', { class: 'problem', role: 'alert' }, why);
+    const submit = async event => {
+        event.preventDefault();
+        const given = secret.value.trim().replace(/^.*#login=/, '');
+        try {
+            await login(given);
+        } catch (error) {
+            if (error.status !== 401 && error.status !== 400) return fill(problem, error.message);
+            // It is no code; whether it is a token, the first request will tell.
+            keepToken(given);
+        }
+        entered();
+    };
+    return el('form', { class: 'login card', on: { submit } },
+        el('h1', {}, 'Who is there?'),
+        problem,
+        el('p', {}, 'Open the link that ', el('code', {}, 'ringfence serve'), ' printed. It works once; the next start prints a new one.'),
+        field('Or a code, the whole link, or a token', secret, 'A token is kept in this browser, for this address only.'),
+        el('button', { type: 'submit', class: 'primary' }, 'Come in'));
+}

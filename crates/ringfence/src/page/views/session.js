@@ -1,0 +1,63 @@
+// One session, live: its calls as cards, as they happen.
+
+import { badge, button, el, fill } from '../dom.js';
+import { confirm, empty, trying } from '../ask.js';
+import { get, path, post, remove } from '../api.js';
+import { follow } from '../events.js';
+import { transcript } from '../cards.js';
+import { loadRequests, loadSessions, may, paused, state, watch } from '../state.js';
+import { undo } from '../undo.js';
+import { clock } from '../time.js';
+
+export function show(place, [id]) {
+    const head = el('div', {});
+    const nothing = empty('No call yet. What this session does shows up here at once.');
+    const cards = transcript(call => call.state === 'running' && may('call') ? [button('Cancel', () => cancel(id, call))] : []);
+    fill(place, head, nothing, cards.element);
+
+    let session = state.sessions.find(one => one.id === id) ?? null;
+    const draw = () => {
+        session = state.sessions.find(one => one.id === id) ?? session;
+        fill(head, headOf(id, session));
+    };
+    if (!session) get(path('sessions', id)).then(found => { session ??= found; draw(); }, error => fill(head, el('h1', {}, 'Session'), empty(error.message)));
+    draw();
+
+    // The end of the page is followed while somebody is there.
+    const heard = (kind, data) => {
+        const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;
+        cards.heard(kind, data);
+        nothing.hidden = cards.size() > 0;
+        if (atEnd && cards.size() > 3) window.scrollTo(0, document.body.scrollHeight);
+    };
+    const stream = follow(path('sessions', id, 'events'), { after: 0, heard });
+    for (const request of state.requests) if (request.session === id) heard('request', { request });
+    const unwatch = watch(['sessions', 'requests'], draw);
+    // A request may begin to wait in another process, of which only the stream of everything tells.
+    const unhear = watch(['event'], (kind, data) => {
+        if (kind === 'request' && data.request.session === id || kind === 'answered') heard(kind, data);
+    });
+    return () => { stream.stop(); unwatch(); unhear(); };
+}
+
+function headOf(id, session) {
+    const isOpen = session && !session.ended;
+    return [
+        el('p', { class: 'crumbs' }, el('a', { to: 'sessions' }, 'Sessions')),
+        el('div', { class: 'title' }, el('h1', {}, session?.label || session?.agent || session?.principal || 'Session'),
+            session ? session.ended ? badge('ended') : badge('open', 'good') : null, session && paused(session) ? badge('paused', 'wait') : null),
+        session ? el('p', { class: 'facts' }, session.principal, ' · workspace ', session.workspace, ' · dialect ', session.dialect, ' · since ', clock(session.created)) : null,
+        el('p', { class: 'facts' }, el('code', {}, id)),
+        el('div', { class: 'actions' },
+            session && paused(session) && may('approve') ? button('Let it ask again', () => trying(async () => { await post(path('sessions', id, 'resume')); await loadRequests(); await loadSessions(); })) : null,
+            may('undo') ? button('Undo everything of this session…', () => undo({ session: id, workspace: session?.workspace })) : null,
+            isOpen ? button('End the session', () => finish(id)) : null),
+    ];
+}
+
+async function finish(id) {
+    const yes = await confirm({ title: 'End this session?', body: [el('p', {}, 'Its calls are cancelled, and it can make no more.')], yes: 'End it', danger: true });
+    if (yes) await trying(async () => { await remove(path('sessions', id)); await loadSessions(); });
+}
+
+const cancel = (id, call) => trying(() => post(path('sessions', id, 'calls', call.callId, 'cancel')));
