@@ -1,0 +1,1 @@
+//! Providers against servers that misbehave.
