@@ -85,8 +85,7 @@ impl Model for Anthropic {
     fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
         let names = Names::of(ask.tools);
         let question = Question::post(&self.path("/messages"), &self.body(&ask, &names));
-        let assembly = Assembly::new(names, ask.messages);
-        let reader = Reading { assembly, asked: self.model.clone(), calls: Vec::new(), usage: Usage::default() };
+        let reader = Reading::of(&self.model, &ask);
         Box::pin(async move { self.client.ask(question, Intake::new(reader), parts).await })
     }
 
@@ -200,12 +199,19 @@ struct Block {
 
 /// An answer that is being read.
 #[derive(Debug)]
-struct Reading {
+pub(super) struct Reading {
     assembly: Assembly,
     asked: String,
     /// Calls that began: their index, and the arguments that stood in the block itself until others come.
     calls: Vec<(u64, Option<String>)>,
     usage: Usage,
+}
+
+impl Reading {
+    pub(super) fn of(asked: &str, ask: &Ask<'_>) -> Self {
+        let assembly = Assembly::new(Names::of(ask.tools), ask.messages);
+        Self { assembly, asked: asked.to_owned(), calls: Vec::new(), usage: Usage::default() }
+    }
 }
 
 impl Wire for Reading {

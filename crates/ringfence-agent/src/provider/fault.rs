@@ -188,31 +188,91 @@ mod tests {
 
     #[test]
     fn a_status_says_what_can_be_done() {
-        check(400, r#"{"error":{"message":"`tools` is not supported"}}"#, expect!["BadRequest: status 400 (Bad Request): `tools` is not supported"]);
-        check(400, r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#, expect!["TooLong: status 400 (Bad Request): too many; the conversation is longer than the model takes"]);
+        check(
+            400,
+            r#"{"error":{"message":"`tools` is not supported"}}"#,
+            expect!["BadRequest: status 400 (Bad Request): `tools` is not supported"],
+        );
+        check(
+            400,
+            r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#,
+            expect!["TooLong: status 400 (Bad Request): too many; the conversation is longer than the model takes"],
+        );
         check(
             400,
             r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error"}}"#,
-            expect!["TooLong: status 400 (Bad Request): the request exceeds the available context size; the conversation is longer than the model takes"],
+            expect![
+                "TooLong: status 400 (Bad Request): the request exceeds the available context size; the conversation is longer than the model takes"
+            ],
         );
         check(
             400,
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#,
-            expect!["TooLong: status 400 (Bad Request): prompt is too long: 9 > 8; the conversation is longer than the model takes"],
+            expect![
+                "TooLong: status 400 (Bad Request): prompt is too long: 9 > 8; the conversation is longer than the model takes"
+            ],
         );
-        check(401, r#"{"error":"bad key"}"#, expect!["Denied: status 401 (Unauthorized): bad key; check the key of this provider and what it may use"]);
-        check(403, "", expect!["Denied: status 403 (Forbidden) and an empty message; check the key of this provider and what it may use"]);
-        check(404, r#"{"error":{"message":"model 'x' not found"}}"#, expect!["NoSuchModel: status 404 (Not Found): model 'x' not found; check the name of the model and the base URL"]);
-        check(413, "", expect!["TooLong: status 413 (Payload Too Large) and an empty message; the conversation is longer than the model takes"]);
-        check(422, r#"{"detail":"field required"}"#, expect!["BadRequest: status 422 (Unprocessable Entity): field required"]);
-        check(429, r#"{"error":{"message":"slow down"}}"#, expect!["Busy { retry_after: None }: status 429 (Too Many Requests): slow down"]);
-        check(429, r#"{"error":{"message":"pay first","type":"insufficient_quota"}}"#, expect!["Denied: status 429 (Too Many Requests): pay first; check the key of this provider and what it may use"]);
+        check(
+            401,
+            r#"{"error":"bad key"}"#,
+            expect!["Denied: status 401 (Unauthorized): bad key; check the key of this provider and what it may use"],
+        );
+        check(
+            403,
+            "",
+            expect![
+                "Denied: status 403 (Forbidden) and an empty message; check the key of this provider and what it may use"
+            ],
+        );
+        check(
+            404,
+            r#"{"error":{"message":"model 'x' not found"}}"#,
+            expect![
+                "NoSuchModel: status 404 (Not Found): model 'x' not found; check the name of the model and the base URL"
+            ],
+        );
+        check(
+            413,
+            "",
+            expect![
+                "TooLong: status 413 (Payload Too Large) and an empty message; the conversation is longer than the model takes"
+            ],
+        );
+        check(
+            422,
+            r#"{"detail":"field required"}"#,
+            expect!["BadRequest: status 422 (Unprocessable Entity): field required"],
+        );
+        check(
+            429,
+            r#"{"error":{"message":"slow down"}}"#,
+            expect!["Busy { retry_after: None }: status 429 (Too Many Requests): slow down"],
+        );
+        check(
+            429,
+            r#"{"error":{"message":"pay first","type":"insufficient_quota"}}"#,
+            expect![
+                "Denied: status 429 (Too Many Requests): pay first; check the key of this provider and what it may use"
+            ],
+        );
         check(500, "", expect!["Server: status 500 (Internal Server Error) and an empty message"]);
-        check(500, "<html>\n\x1b[2Joops", expect![[r#"Server: status 500 (Internal Server Error): `<html>\u{a}\u{1b}[2Joops`"#]]);
+        check(
+            500,
+            "<html>\n\x1b[2Joops",
+            expect![[r#"Server: status 500 (Internal Server Error): `<html>\u{a}\u{1b}[2Joops`"#]],
+        );
         check(502, r#"{"message":"bad gateway"}"#, expect!["Server: status 502 (Bad Gateway): bad gateway"]);
-        check(503, r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#, expect!["Busy { retry_after: Some(5s) }: status 503 (Service Unavailable): Loading model"]);
+        check(
+            503,
+            r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#,
+            expect!["Busy { retry_after: Some(5s) }: status 503 (Service Unavailable): Loading model"],
+        );
         check(504, "", expect!["Server: status 504 (Gateway Timeout) and an empty message"]);
-        check(529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#, expect!["Busy { retry_after: None }: status 529: Overloaded"]);
+        check(
+            529,
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            expect!["Busy { retry_after: None }: status 529: Overloaded"],
+        );
     }
 
     #[test]

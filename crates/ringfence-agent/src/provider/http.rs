@@ -181,7 +181,8 @@ impl Client {
         let keeps_the_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         let to: Uri = to.parse().map_err(|_| elsewhere())?;
         let same_origin = match to.scheme_str() {
-            None => to.authority().is_none() && to.path().starts_with('/'),
+            // Two slashes begin the name of another host.
+            None => to.authority().is_none() && to.path().starts_with('/') && !to.path().starts_with("//"),
             Some(scheme) => {
                 (scheme == "https") == self.place.is_tls
                     && to.host() == Some(&self.place.host)
@@ -500,4 +501,66 @@ fn wrong(text: impl Into<String>) -> ModelError {
 
 fn seconds(time: Duration) -> String {
     format!("{} s", (time.as_secs_f64() * 10.0).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::{AFTERWORD, Clock, GOODBYE, Place};
+    use crate::provider::Timeouts;
+    use crate::provider::intake::Heard;
+
+    #[test]
+    fn a_first_byte_may_take_longer_than_the_next() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let second = |count: u64| asked + Duration::from_secs(count);
+        let mut clock = Clock::new(timeouts, asked);
+        assert_eq!(clock.deadline(), second(120));
+        clock.hear(Heard::Progress, false, second(100));
+        assert_eq!(clock.deadline(), second(160));
+    }
+
+    #[test]
+    fn pings_keep_a_line_open_but_not_for_ever() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let second = |count: u64| asked + Duration::from_secs(count);
+        let mut clock = Clock::new(timeouts, asked);
+        for at in [10, 50, 90] {
+            clock.hear(Heard::Life, false, second(at));
+        }
+        assert_eq!(clock.deadline(), second(120));
+        assert_eq!(clock.waited(second(120)), Duration::from_secs(120));
+        clock.hear(Heard::Progress, false, second(110));
+        clock.hear(Heard::Life, false, second(200));
+        assert_eq!(clock.deadline(), second(230));
+    }
+
+    #[test]
+    fn a_whole_answer_is_soon_left() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let mut clock = Clock::new(timeouts, asked);
+        clock.hear(Heard::Progress, true, asked);
+        assert_eq!(clock.deadline(), asked + AFTERWORD);
+        let later = asked + Duration::from_secs(1);
+        clock.hear(Heard::Life, true, later);
+        assert_eq!(clock.deadline(), asked + AFTERWORD);
+        clock.hear(Heard::End, true, later);
+        assert_eq!(clock.deadline(), later + GOODBYE);
+    }
+
+    #[test]
+    fn an_address_is_read_once() {
+        let check = |url: &str, shown: &str, target: &str| {
+            let place = Place::read(url).unwrap();
+            assert_eq!((place.to_string().as_str(), place.target("/x").as_str()), (shown, target));
+        };
+        check("http://localhost:8080/v1/", "http://localhost:8080/v1", "/v1/x");
+        check(" https://Host.example ", "https://Host.example", "/x");
+        check("http://[::1]:1/a?key=hidden", "http://[::1]:1/a", "/a/x?key=hidden");
+        assert_eq!(Place::read("https://host").unwrap().port, 443);
+        assert_eq!(Place::read("http://host").unwrap().port, 80);
+    }
 }

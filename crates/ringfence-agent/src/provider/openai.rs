@@ -80,7 +80,7 @@ impl Model for OpenAi {
     fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
         let names = Names::of(ask.tools);
         let question = Question::post("/chat/completions", &self.body(&ask, &names));
-        let reader = Completion { assembly: Assembly::new(names, ask.messages), asked: self.model.clone() };
+        let reader = Completion::of(&self.model, &ask);
         Box::pin(async move { self.client.ask(question, Intake::new(reader), parts).await })
     }
 
@@ -213,9 +213,15 @@ struct Function {
 
 /// A completion that is being read.
 #[derive(Debug)]
-struct Completion {
+pub(super) struct Completion {
     assembly: Assembly,
     asked: String,
+}
+
+impl Completion {
+    pub(super) fn of(asked: &str, ask: &Ask<'_>) -> Self {
+        Self { assembly: Assembly::new(Names::of(ask.tools), ask.messages), asked: asked.to_owned() }
+    }
 }
 
 impl Wire for Completion {

@@ -252,3 +252,110 @@ impl Named {
 fn failed(message: String) -> ModelError {
     ModelError { trouble: Trouble::BadRequest, message }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::Scripted;
+    use crate::message::Message;
+    use crate::model::{Ask, Finish, Model as _, Part};
+
+    /// What a script says to the same question, asked until it fails.
+    async fn play(script: &str) -> Vec<String> {
+        let messages = [
+            Message::User { text: "make a file".to_owned() },
+            Message::Tool {
+                call_id: "1".to_owned(),
+                name: "x".to_owned(),
+                text: "ok: wrote".to_owned(),
+                is_error: false,
+            },
+        ];
+        let ask = Ask { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };
+        let model = Scripted::read("demo", script).unwrap();
+        let mut said = Vec::new();
+        loop {
+            let mut parts = String::new();
+            let mut hear = |part: Part<'_>| parts.push_str(&format!("{part:?} "));
+            match model.answer(ask, &mut hear).await {
+                Ok(answer) => said.push(format!("{parts}{:?} {:?} {:?}", answer.finish, answer.calls, answer.usage)),
+                Err(error) => {
+                    said.push(format!("{:?}: {error}", error.trouble));
+                    return said;
+                }
+            }
+        }
+    }
+
+    async fn check(script: &str, expected: Expect) {
+        expected.assert_eq(&play(script).await.join("\n"));
+    }
+
+    #[tokio::test]
+    async fn a_script_is_played_line_by_line() {
+        let script = r##"
+            # A comment.
+            {"reasoning":"hm","text":"I write.","calls":[{"name":"write_file","arguments":{"path":"a", "path":"b"}},{"id":"x","name":"y","arguments":"{broken"}]}
+            {"text":"Done.","usage":{"input":3,"output":4},"expect":{"last_tool_contains":"ok: wrote","last_user_contains":"file","tools":0,"messages":2}}
+        "##;
+        check(script, expect![[r#"
+            Reasoning("hm") Text("I write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
+            Text("Done.") Stop [] Some(Usage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
+            BadRequest: the script has no answer left: it has 2, and one more was asked for"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn a_line_may_be_said_often_or_be_an_error() {
+        check(
+            "{\"text\":\"again\",\"times\":2}\n{\"error\":\"busy\",\"message\":\"later\",\"retry_after_ms\":20}",
+            expect![[r#"
+                Text("again") Stop [] None
+                Text("again") Stop [] None
+                Busy { retry_after: Some(20ms) }: later"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_was_expected_and_is_not_so_is_told() {
+        check(
+            r#"{"text":"a","expect":{"last_tool_contains":"no such"}}"#,
+            expect!["BadRequest: line 1 of the script expected the last result of a tool to contain `no such`"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"offers":"read_file"}}"#,
+            expect!["BadRequest: line 1 of the script expected the tool `read_file` to be offered"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"tools":3}}"#,
+            expect!["BadRequest: line 1 of the script expected 3 tools, and there are 0"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"system_contains":"brief"}}"#,
+            expect!["BadRequest: line 1 of the script expected the system prompt to contain `brief`"],
+        )
+        .await;
+    }
+
+    #[test]
+    fn a_wrong_line_is_told_by_its_number() {
+        let error = Scripted::read("demo", "{\"text\":\"a\"}\n\n{\"txt\":1}").unwrap_err();
+        assert!(error.message.starts_with("line 3 of the script is wrong: unknown field `txt`"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_finish_can_be_any() {
+        for (word, finish) in
+            [("length", Finish::Length), ("filter", Finish::Filter), ("odd", Finish::Other("odd".to_owned()))]
+        {
+            let model = Scripted::read("demo", &format!(r#"{{"finish":"{word}"}}"#)).unwrap();
+            let ask = Ask { system: "", messages: &[], tools: &[], temperature: None, max_tokens: None };
+            assert_eq!(model.answer(ask, &mut |_: Part<'_>| {}).await.unwrap().finish, finish);
+        }
+        assert_eq!(Scripted::read("demo", "").unwrap().health().await, Ok(()));
+    }
+}
