@@ -5,20 +5,20 @@
 //!
 //! | misbehaviour | test |
 //! |---|---|
-//! | malformed, concatenated, nested or doubled arguments: passed on as they are, for the road | `openai::arguments_stay_the_models_own_words` |
-//! | arguments as an object | `openai::arguments_may_come_as_an_object` |
-//! | empty arguments | `openai::arguments_stay_the_models_own_words` |
-//! | a name that is nearly one, or empty, or not offered | `openai::a_name_that_is_not_offered_stays` |
-//! | missing ids, ids twice | `openai::ids_are_made_unique` |
-//! | missing index, index from 1, one index with two ids, huge index | `openai::an_index_is_only_a_name` |
-//! | a name in every piece, a name in pieces | `openai::names_are_set_once_or_put_together` |
-//! | interleaved pieces of several calls | `openai::pieces_of_several_calls_are_sorted` |
-//! | pieces after the end, pieces told again | `openai::what_is_told_again_is_ignored` |
-//! | empty or null `tool_calls` | `openai::no_calls_are_no_calls` |
-//! | text and calls together | `openai::text_and_calls_are_both_kept` |
-//! | finish that does not fit the calls | `openai::the_calls_are_trusted_and_not_the_reason` |
-//! | 200 calls | `openai::calls_beyond_the_bound_are_counted`, `anthropic::calls_beyond_the_bound_are_counted` |
-//! | legacy `function_call` | `openai::the_old_function_call_is_a_call` |
+//! | malformed, concatenated, nested or doubled arguments: passed on as they are, for the road | `calls::arguments_stay_the_models_own_words` |
+//! | arguments as an object | `calls::arguments_may_come_as_an_object` |
+//! | empty arguments | `calls::arguments_stay_the_models_own_words` |
+//! | a name that is nearly one, or empty, or not offered | `calls::a_name_that_is_not_offered_stays` |
+//! | missing ids, ids twice | `calls::ids_are_made_unique` |
+//! | missing index, index from 1, one index with two ids, huge index | `calls::an_index_is_only_a_name` |
+//! | a name in every piece, a name in pieces | `calls::names_are_set_once_or_put_together` |
+//! | interleaved pieces of several calls | `calls::pieces_of_several_calls_are_sorted` |
+//! | pieces after the end, pieces told again | `calls::what_is_told_again_is_ignored` |
+//! | empty or null `tool_calls` | `calls::no_calls_are_no_calls` |
+//! | text and calls together | `calls::text_and_calls_are_both_kept` |
+//! | finish that does not fit the calls | `calls::the_calls_are_trusted_and_not_the_reason` |
+//! | 200 calls | `calls::calls_beyond_the_bound_are_counted`, `anthropic::calls_beyond_the_bound_are_counted` |
+//! | legacy `function_call` | `calls::the_old_function_call_is_a_call` |
 //! | cut by length | `openai::a_cut_by_length_is_said` |
 //! | empty answer, reasoning only | `openai::an_empty_answer_is_one`, `openai::reasoning_is_kept_apart` |
 //! | refusal, content filter | `openai::refusals_are_told`, `anthropic::refusals_are_told` |
@@ -41,6 +41,7 @@
 //! | cancelled while connecting, waiting, streaming | `transport::a_dropped_answer_closes_the_connection` |
 
 mod anthropic;
+mod calls;
 mod openai;
 mod property;
 mod seed;
