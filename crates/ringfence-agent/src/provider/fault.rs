@@ -39,10 +39,13 @@ impl Fault {
     pub(crate) fn of_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let said = message_of(&value).map_or_else(|| first_words(body), |message| format!(": {}", shown(&message)));
-        let mut trouble = trouble_of_status(status, &value, &said);
-        if let Trouble::Busy { retry_after: wait @ None } = &mut trouble {
-            *wait = retry_after(headers).or_else(|| said.to_ascii_lowercase().contains("loading").then_some(LOADING));
-        }
+        let is_loading = || said.to_ascii_lowercase().contains("loading").then_some(LOADING);
+        let trouble = match (trouble_of_status(status, &value, &said), retry_after(headers)) {
+            (Trouble::Busy { .. }, wait) => Trouble::Busy { retry_after: wait.or_else(is_loading) },
+            // Who says when to come back has too much to do, whatever it calls that.
+            (Trouble::Server, Some(wait)) => Trouble::Busy { retry_after: Some(wait) },
+            (trouble, _) => trouble,
+        };
         let reason = status.canonical_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
         Self::new(trouble, format!("status {}{reason}{said}{}", status.as_u16(), advice(trouble)))
     }
@@ -296,6 +299,9 @@ mod tests {
             let fault = Fault::of_status(StatusCode::TOO_MANY_REQUESTS, &map, b"");
             let retry_after = expected.map(Duration::from_millis);
             assert_eq!(fault.trouble, Trouble::Busy { retry_after }, "{headers:?}");
+            let fault = Fault::of_status(StatusCode::GATEWAY_TIMEOUT, &map, b"");
+            let expected = retry_after.map_or(Trouble::Server, |wait| Trouble::Busy { retry_after: Some(wait) });
+            assert_eq!(fault.trouble, expected, "{headers:?}");
         }
     }
 }
