@@ -475,9 +475,12 @@ fn tls(place: &Place) -> Result<TlsConnector, ModelError> {
             "this machine has no certificates to check the server by; install `ca-certificates`".to_owned(),
         ));
     }
+    connector(roots).map_err(|error| unreachable(format!("no TLS: {error}")))
+}
+
+fn connector(roots: RootCertStore) -> Result<TlsConnector, tokio_rustls::rustls::Error> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unreachable(format!("no TLS: {error}")))?
+        .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
@@ -505,13 +508,70 @@ fn seconds(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
     use tokio::time::Instant;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring};
 
-    use super::{AFTERWORD, Clock, GOODBYE, Place};
-    use crate::provider::Timeouts;
+    use super::{AFTERWORD, Client, Clock, GOODBYE, Place, Question, connector};
+    use crate::model::{ModelError, Trouble};
     use crate::provider::intake::Heard;
+    use crate::provider::{Kind, Provider, Timeouts};
+
+    /// Asks a server whose certificate is for `name`, as a client that trusts it.
+    async fn ask_with_tls(name: &str) -> Result<(), ModelError> {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let stream = listener.accept().await.unwrap().0;
+            let mut stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
+            stream.read_exact(&mut [0; 4]).await?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await?;
+            stream.flush().await
+        });
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let provider = Provider {
+            kind: Kind::OpenAi,
+            base_url: format!("http://localhost:{port}/v1"),
+            model: "tiny".to_owned(),
+            key: None,
+            headers: Vec::new(),
+            timeouts: Timeouts::default(),
+            stream: false,
+        };
+        let mut client = Client::open(&provider, &[]).unwrap();
+        client.tls = Some(connector(roots).unwrap());
+        let checked = client.check(Question::get("/models"), |body| {
+            assert_eq!(body, b"hi");
+            Ok(())
+        });
+        let answer = checked.await;
+        server.abort();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_server_is_known_by_its_certificate() {
+        assert_eq!(ask_with_tls("localhost").await, Ok(()));
+        let error = ask_with_tls("other.example").await.unwrap_err();
+        assert_eq!(error.trouble, Trouble::Unreachable);
+        assert!(error.message.contains("no TLS connection: invalid peer certificate"), "{error}");
+    }
 
     #[test]
     fn a_first_byte_may_take_longer_than_the_next() {
