@@ -1,12 +1,13 @@
-//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `mcp-clients` and
-//! `conformance`.
+//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `mcp-clients`,
+//! `conformance` and `llmock`.
 //!
-//! They install nothing that cargo does not, but for what the last two need, which goes below `target`.
+//! They install nothing that cargo does not, but for what the last three need, which goes below `target`.
 
 mod bench_builds;
 mod bench_mcp;
 mod bench_search;
 mod conformance;
+mod llmock;
 mod mcp_clients;
 mod mutants;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
+                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point
@@ -30,6 +31,7 @@ const USAGE: &str =
                building and testing real projects, bare and in the jail; committing 10,000 files
   bench search our search and ripgrep's on the same tree
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
+  llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed";
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
+        ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),

@@ -6,6 +6,7 @@
 
 mod message;
 mod model;
+pub mod provider;
 
 pub use message::{Message, RequestedCall};
 pub use model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Part, Parts, Trouble, Usage};

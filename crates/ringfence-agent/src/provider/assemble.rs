@@ -1,0 +1,338 @@
+//! An answer put together from its pieces.
+//!
+//! A server's numbers choose nothing but equality: calls are kept in the order in which they began, at most 64, and found
+//! again by index or id. Where it is in doubt to which call a piece belongs, what comes out is a call that nobody can make
+//! (no name, or arguments that are no JSON), never one that was not asked for.
+//!
+//! Not here: what arguments mean. They stay the text that the model wrote.
+
+use std::collections::HashSet;
+
+use super::fault::shown;
+use super::names::Names;
+use crate::message::{Message, RequestedCall};
+use crate::model::{Answer, Finish, Part, Parts, Usage};
+
+/// Calls of one answer that are kept.
+pub(crate) const MOST_CALLS: usize = 64;
+
+/// Oddities that are worth a line in the log.
+const MOST_ODDITIES: usize = 32;
+
+/// Longer ids are replaced.
+const LONGEST_ID: usize = 128;
+
+/// A piece of a call, as much as the server said.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) index: Option<u64>,
+    pub(crate) id: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) arguments: Option<String>,
+}
+
+/// An answer that is still coming.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    names: Names,
+    /// Ids that the history has already.
+    known_ids: HashSet<String>,
+    answer: Answer,
+    drafts: Vec<Draft>,
+    /// The first call beyond the bound that is still being told.
+    dropping: Option<(Option<u64>, Option<String>)>,
+    finish: Option<Finish>,
+}
+
+#[derive(Debug, Default)]
+struct Draft {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+    shape: Shape,
+    /// Where the first piece of the arguments ended, and the last began.
+    first_end: usize,
+    last_start: usize,
+}
+
+impl Assembly {
+    pub(crate) fn new(names: Names, history: &[Message]) -> Self {
+        let ids = history.iter().flat_map(|message| match message {
+            Message::Assistant { calls, .. } => calls.as_slice(),
+            _ => &[],
+        });
+        let known_ids = ids.map(|call| call.id.clone()).collect();
+        let (answer, drafts) = (Answer::default(), Vec::new());
+        Self { names, known_ids, answer, drafts, dropping: None, finish: None }
+    }
+
+    pub(crate) fn text(&mut self, text: &str, parts: &mut Parts<'_>) {
+        if self.goes_on("text", text) {
+            self.answer.text.push_str(text);
+            parts(Part::Text(text));
+        }
+    }
+
+    pub(crate) fn reasoning(&mut self, text: &str, parts: &mut Parts<'_>) {
+        if self.goes_on("reasoning", text) {
+            self.answer.reasoning.push_str(text);
+            parts(Part::Reasoning(text));
+        }
+    }
+
+    pub(crate) fn refusal(&mut self, text: &str) {
+        if self.goes_on("a refusal", text) {
+            self.answer.refusal.get_or_insert_default().push_str(text);
+        }
+    }
+
+    /// A call that is told in one piece: it is a new one, whatever its index and id are.
+    pub(crate) fn whole_call(&mut self, piece: Piece, parts: &mut Parts<'_>) {
+        if self.goes_on("a call", "call") {
+            self.begin(piece, parts);
+        }
+    }
+
+    /// A piece of a call, new or begun.
+    pub(crate) fn call(&mut self, piece: Piece, parts: &mut Parts<'_>) {
+        if !self.goes_on("a call", "call") {
+            return;
+        }
+        if self.is_of_dropped(&piece) {
+            return;
+        }
+        match self.find(&piece) {
+            Some(at) => self.add(at, piece, parts),
+            None => self.begin(piece, parts),
+        }
+    }
+
+    /// The first reason holds.
+    pub(crate) fn finish(&mut self, finish: Finish) {
+        self.finish.get_or_insert(finish);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    /// What the server counted. Numbers that go down are not believed.
+    pub(crate) fn usage(&mut self, now: Usage) {
+        let Some(before) = self.answer.usage else {
+            self.answer.usage = Some(now);
+            return;
+        };
+        let larger = Usage {
+            input: before.input.max(now.input),
+            output: before.output.max(now.output),
+            total: before.total.max(now.total),
+            reasoning: before.reasoning.max(now.reasoning),
+            cache_read: before.cache_read.max(now.cache_read),
+            cache_write: before.cache_write.max(now.cache_write),
+        };
+        if larger != now {
+            self.oddity("the usage went down");
+        }
+        self.answer.usage = Some(larger);
+    }
+
+    pub(crate) fn served_by(&mut self, model: &str, asked: &str) {
+        if !model.is_empty() && model != asked && self.answer.served_by.is_none() {
+            self.answer.served_by = Some(shown(model));
+        }
+    }
+
+    pub(crate) fn oddity(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if self.answer.oddities.len() < MOST_ODDITIES && !self.answer.oddities.contains(&text) {
+            self.answer.oddities.push(text);
+        }
+    }
+
+    /// The whole answer. Nothing if the model never said that it had finished.
+    pub(crate) fn answer(mut self) -> Option<Answer> {
+        let finish = self.finish.take()?;
+        for draft in std::mem::take(&mut self.drafts) {
+            let id = self.unique_id(draft.id);
+            let name = self.names.to_ours(&draft.name).to_owned();
+            self.answer.calls.push(RequestedCall { id, name, arguments: draft.arguments });
+        }
+        self.answer.finish = self.reconciled(finish);
+        Some(self.answer)
+    }
+
+    /// Whether more may come. What comes after the end is passed over.
+    fn goes_on(&mut self, what: &str, text: &str) -> bool {
+        if self.finish.is_some() && !text.is_empty() {
+            self.oddity(format!("{what} after the end was ignored"));
+        }
+        self.finish.is_none() && !text.is_empty()
+    }
+
+    /// The call that a piece belongs to, where it belongs to one that began.
+    fn find(&self, piece: &Piece) -> Option<usize> {
+        let by_id = |id: &str| self.drafts.iter().rposition(|draft| draft.id == id);
+        let at = match (piece.index, piece.id.as_deref()) {
+            (Some(index), id) => {
+                let same_index = |draft: &Draft| draft.index == Some(index);
+                let known = id.and_then(|id| self.drafts.iter().rposition(|d| same_index(d) && d.id == id));
+                known.or_else(|| self.drafts.iter().rposition(same_index))
+            }
+            (None, Some(id)) => by_id(id),
+            (None, None) => self.drafts.len().checked_sub(1),
+        }?;
+        self.drafts.get(at).filter(|draft| !draft.is_other(piece)).map(|_| at)
+    }
+
+    fn begin(&mut self, piece: Piece, parts: &mut Parts<'_>) {
+        if self.drafts.len() == MOST_CALLS {
+            self.answer.calls_dropped = self.answer.calls_dropped.saturating_add(1);
+            self.dropping = Some((piece.index, piece.id));
+            return;
+        }
+        self.drafts.push(Draft { index: piece.index, ..Draft::default() });
+        self.add(self.drafts.len() - 1, piece, parts);
+    }
+
+    fn add(&mut self, at: usize, piece: Piece, parts: &mut Parts<'_>) {
+        let Some(draft) = self.drafts.get_mut(at) else { return };
+        let mut odd = None;
+        if let Some(id) = piece.id {
+            match draft.id.as_str() {
+                "" => draft.id = id,
+                known if known != id => odd = Some("a call changed its id"),
+                _ => {}
+            }
+        }
+        if let Some(name) = piece.name.filter(|name| !name.is_empty() && *name != draft.name) {
+            if draft.name.is_empty() {
+                parts(Part::Call(self.names.to_ours(&name)));
+            }
+            if draft.arguments.is_empty() {
+                draft.name.push_str(&name);
+            } else {
+                odd = Some("a call changed its name");
+            }
+        }
+        if let Some(text) = piece.arguments.filter(|text| !text.is_empty())
+            && !draft.take_arguments(&text)
+        {
+            odd = Some("a call's arguments came twice");
+        }
+        if let Some(odd) = odd {
+            self.oddity(odd);
+        }
+    }
+
+    /// A piece that goes on with a call that was dropped.
+    fn is_of_dropped(&self, piece: &Piece) -> bool {
+        let Some((index, id)) = &self.dropping else { return false };
+        let begins = piece.name.as_ref().is_some_and(|name| !name.is_empty());
+        match (piece.index, &piece.id) {
+            (Some(_), _) => piece.index == *index && (!begins || piece.id.is_none() || piece.id == *id),
+            (None, Some(_)) => piece.id == *id,
+            (None, None) => !begins,
+        }
+    }
+
+    fn unique_id(&mut self, id: String) -> String {
+        let is_plain = id.len() <= LONGEST_ID && id.chars().all(|c| c.is_ascii_graphic());
+        if is_plain && !id.is_empty() && self.known_ids.insert(id.clone()) {
+            return id;
+        }
+        let minted = (1_usize..).map(|number| format!("call_{number}"));
+        let fresh = minted.into_iter().find(|fresh| !self.known_ids.contains(fresh)).unwrap_or_default();
+        self.known_ids.insert(fresh.clone());
+        self.oddity(match id.as_str() {
+            "" => format!("a call without an id was called {fresh}"),
+            id => format!("a call with the id {} was called {fresh}", shown(id)),
+        });
+        fresh
+    }
+
+    /// The reason, made to fit what was said.
+    fn reconciled(&mut self, finish: Finish) -> Finish {
+        let has_calls = !self.answer.calls.is_empty();
+        match finish {
+            Finish::Stop | Finish::Calls if self.answer.refusal.is_some() => Finish::Refusal,
+            Finish::Stop if has_calls => {
+                self.oddity("the model stopped and made calls");
+                Finish::Calls
+            }
+            Finish::Calls if !has_calls => {
+                self.oddity("the model stopped for calls and made none");
+                Finish::Stop
+            }
+            other => other,
+        }
+    }
+}
+
+impl Draft {
+    /// Whether a piece with this one's index or id is the begin of another call.
+    fn is_other(&self, piece: &Piece) -> bool {
+        let Some(name) = piece.name.as_deref().filter(|name| !name.is_empty()) else { return false };
+        match piece.id.as_deref() {
+            Some(id) if id == self.id => false,
+            Some(_) if !self.id.is_empty() => true,
+            // Without ids, a name after arguments begins a call, unless it is only said again.
+            _ if self.arguments.is_empty() => false,
+            _ if name != self.name => true,
+            _ => self.shape.is_closed() && piece.arguments.as_deref().is_some_and(|text| !self.had(text)),
+        }
+    }
+
+    /// False if this was heard before.
+    fn take_arguments(&mut self, text: &str) -> bool {
+        if self.shape.is_closed() && self.had(text) {
+            return false;
+        }
+        self.last_start = self.arguments.len();
+        if self.arguments.is_empty() {
+            self.first_end = text.len();
+        }
+        self.arguments.push_str(text);
+        self.shape.take(text);
+        true
+    }
+
+    /// Whether arguments that are whole are told again: all of them, their first piece or their last.
+    fn had(&self, text: &str) -> bool {
+        let first = self.arguments.get(..self.first_end);
+        let last = self.arguments.get(self.last_start..);
+        text == self.arguments || Some(text) == first || Some(text) == last
+    }
+}
+
+/// How far a JSON object has come, without reading it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shape {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    closed: bool,
+}
+
+impl Shape {
+    fn take(&mut self, text: &str) {
+        for byte in text.bytes() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                _ if self.in_string => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.closed |= self.depth == 0;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_closed(self) -> bool {
+        self.closed && self.depth == 0
+    }
+}

@@ -1,0 +1,307 @@
+//! Why an answer did not come, sorted by what can be done about it.
+//!
+//! What a server sent instead is told by its own message or its first bytes, as one line in which nothing hides. Where it
+//! was, and that no key is in it, is the client's to add (`http.rs`).
+
+use std::time::Duration;
+
+use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
+use hyper::{StatusCode, header};
+use ringfence_kernel::visible_line;
+use serde_json::Value;
+
+use crate::model::Trouble;
+
+/// How many characters of somebody else's text are shown.
+const SHOWN: usize = 300;
+
+/// How long to leave a server alone that is loading its model and does not say for how long.
+const LOADING: Duration = Duration::from_secs(5);
+
+/// What went wrong, without the place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) trouble: Trouble,
+    pub(crate) text: String,
+}
+
+impl Fault {
+    pub(crate) fn new(trouble: Trouble, text: impl Into<String>) -> Self {
+        Self { trouble, text: text.into() }
+    }
+
+    /// The body of a good answer is none. `what` is what it looks like.
+    pub(crate) fn wrong_body(what: &str, head: &[u8]) -> Self {
+        Self::new(Trouble::Garbled, format!("answered with {what}: {}; is this the address of a model?", quoted(head)))
+    }
+
+    /// A status that is no success, and what came with it.
+    pub(crate) fn of_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        let value: Value = serde_json::from_slice(body).unwrap_or_default();
+        let said = message_of(&value).map_or_else(|| first_words(body), |message| format!(": {}", shown(&message)));
+        let is_loading = || said.to_ascii_lowercase().contains("loading").then_some(LOADING);
+        let trouble = match (trouble_of_status(status, &value, &said), retry_after(headers)) {
+            (Trouble::Busy { .. }, wait) => Trouble::Busy { retry_after: wait.or_else(is_loading) },
+            // Who says when to come back has too much to do, whatever it calls that.
+            (Trouble::Server, Some(wait)) => Trouble::Busy { retry_after: Some(wait) },
+            (trouble, _) => trouble,
+        };
+        let reason = status.canonical_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        Self::new(trouble, format!("status {}{reason}{said}{}", status.as_u16(), advice(trouble)))
+    }
+
+    /// An error that came with a good status, or in the middle of a stream.
+    pub(crate) fn of_error(error: &Value) -> Self {
+        let said = message_of(error).unwrap_or_else(|| error.to_string());
+        let trouble = status_in(error)
+            .map(|status| trouble_of_status(status, error, &said))
+            .or_else(|| trouble_of_kind(error, &said))
+            .unwrap_or(Trouble::Server);
+        Self::new(trouble, format!("the server sent an error: {}{}", shown(&said), advice(trouble)))
+    }
+}
+
+/// Text of somebody else's, short and with nothing hidden in it.
+pub(crate) fn shown(text: &str) -> String {
+    let short: String = text.chars().take(SHOWN).collect();
+    let dots = if short.len() < text.len() { "…" } else { "" };
+    format!("{}{dots}", visible_line(short.trim()))
+}
+
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    let head = bytes.get(..SHOWN).unwrap_or(bytes);
+    format!("`{}`", shown(&String::from_utf8_lossy(head)))
+}
+
+fn first_words(body: &[u8]) -> String {
+    if body.trim_ascii().is_empty() { " and an empty message".to_owned() } else { format!(": {}", quoted(body)) }
+}
+
+fn trouble_of_status(status: StatusCode, body: &Value, said: &str) -> Trouble {
+    if let Some(trouble @ (Trouble::TooLong | Trouble::Denied)) = trouble_of_kind(body, said) {
+        return trouble;
+    }
+    match status.as_u16() {
+        401..=403 => Trouble::Denied,
+        404 | 405 | 410 => Trouble::NoSuchModel,
+        413 => Trouble::TooLong,
+        429 | 503 | 529 => Trouble::Busy { retry_after: None },
+        408 | 409 | 425 => Trouble::Server,
+        400..=499 => Trouble::BadRequest,
+        _ => Trouble::Server,
+    }
+}
+
+/// What the words of an error say, whatever its status.
+fn trouble_of_kind(body: &Value, said: &str) -> Option<Trouble> {
+    let error = body.get("error").filter(|error| error.is_object()).unwrap_or(body);
+    let word = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
+    for kind in [word("code"), word("type")] {
+        match kind {
+            "context_length_exceeded" | "exceed_context_size_error" | "request_too_large" => {
+                return Some(Trouble::TooLong);
+            }
+            "insufficient_quota"
+            | "billing_error"
+            | "authentication_error"
+            | "permission_error"
+            | "invalid_api_key" => {
+                return Some(Trouble::Denied);
+            }
+            "rate_limit_exceeded" | "rate_limit_error" | "overloaded_error" => {
+                return Some(Trouble::Busy { retry_after: None });
+            }
+            "not_found_error" | "model_not_found" => return Some(Trouble::NoSuchModel),
+            _ => {}
+        }
+    }
+    let said = said.to_ascii_lowercase();
+    let too_long = ["maximum context length", "context length", "context size", "context window", "prompt is too long"];
+    if too_long.iter().any(|words| said.contains(words)) {
+        return Some(Trouble::TooLong);
+    }
+    (word("type") == "invalid_request_error").then_some(Trouble::BadRequest)
+}
+
+/// A status that stands in the error itself, as gateways write it.
+fn status_in(error: &Value) -> Option<StatusCode> {
+    let inner = error.get("error").filter(|inner| inner.is_object()).unwrap_or(error);
+    let number = |key: &str| {
+        let value = inner.get(key)?;
+        value.as_u64().or_else(|| value.as_str()?.parse().ok())
+    };
+    let number = number("code").or_else(|| number("status"))?;
+    StatusCode::from_u16(u16::try_from(number).ok()?).ok().filter(|status| status.as_u16() >= 400)
+}
+
+/// The message in an error, wherever servers put it.
+fn message_of(value: &Value) -> Option<String> {
+    let error = value.get("error").unwrap_or(value);
+    let text = |value: &Value| value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned);
+    ["message", "detail", "error"]
+        .iter()
+        .find_map(|key| error.get(*key).and_then(text))
+        .or_else(|| text(error))
+        .or_else(|| value.get("message").and_then(text))
+}
+
+/// How long a server wants to be left alone. A date is read against the server's own clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: header::HeaderName| headers.get(name)?.to_str().ok();
+    let number = |text: &str, unit: f64| {
+        let number: f64 = text.trim().parse().ok()?;
+        Duration::try_from_secs_f64(number * unit).ok()
+    };
+    if let Some(wait) = text(header::HeaderName::from_static("retry-after-ms")).and_then(|text| number(text, 0.001)) {
+        return Some(wait);
+    }
+    let text_after = text(RETRY_AFTER)?;
+    number(text_after, 1.0).or_else(|| {
+        let until = httpdate::parse_http_date(text_after).ok()?;
+        let now = httpdate::parse_http_date(text(DATE)?).ok()?;
+        Some(until.duration_since(now).unwrap_or_default())
+    })
+}
+
+fn advice(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::Denied => "; check the key of this provider and what it may use",
+        Trouble::NoSuchModel => "; check the name of the model and the base URL",
+        Trouble::TooLong => "; the conversation is longer than the model takes",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use expect_test::{Expect, expect};
+    use hyper::StatusCode;
+    use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::Fault;
+    use crate::model::Trouble;
+
+    #[track_caller]
+    fn check(status: u16, body: &str, expected: Expect) {
+        let fault = Fault::of_status(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes());
+        expected.assert_eq(&format!("{:?}: {}", fault.trouble, fault.text));
+    }
+
+    #[test]
+    fn a_status_says_what_can_be_done() {
+        check(
+            400,
+            r#"{"error":{"message":"`tools` is not supported"}}"#,
+            expect!["BadRequest: status 400 (Bad Request): `tools` is not supported"],
+        );
+        check(
+            400,
+            r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#,
+            expect!["TooLong: status 400 (Bad Request): too many; the conversation is longer than the model takes"],
+        );
+        check(
+            400,
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error"}}"#,
+            expect![
+                "TooLong: status 400 (Bad Request): the request exceeds the available context size; the conversation is longer than the model takes"
+            ],
+        );
+        check(
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#,
+            expect![
+                "TooLong: status 400 (Bad Request): prompt is too long: 9 > 8; the conversation is longer than the model takes"
+            ],
+        );
+        check(
+            401,
+            r#"{"error":"bad key"}"#,
+            expect!["Denied: status 401 (Unauthorized): bad key; check the key of this provider and what it may use"],
+        );
+        check(
+            403,
+            "",
+            expect![
+                "Denied: status 403 (Forbidden) and an empty message; check the key of this provider and what it may use"
+            ],
+        );
+        check(
+            404,
+            r#"{"error":{"message":"model 'x' not found"}}"#,
+            expect![
+                "NoSuchModel: status 404 (Not Found): model 'x' not found; check the name of the model and the base URL"
+            ],
+        );
+        check(
+            413,
+            "",
+            expect![
+                "TooLong: status 413 (Payload Too Large) and an empty message; the conversation is longer than the model takes"
+            ],
+        );
+        check(
+            422,
+            r#"{"detail":"field required"}"#,
+            expect!["BadRequest: status 422 (Unprocessable Entity): field required"],
+        );
+        check(
+            429,
+            r#"{"error":{"message":"slow down"}}"#,
+            expect!["Busy { retry_after: None }: status 429 (Too Many Requests): slow down"],
+        );
+        check(
+            429,
+            r#"{"error":{"message":"pay first","type":"insufficient_quota"}}"#,
+            expect![
+                "Denied: status 429 (Too Many Requests): pay first; check the key of this provider and what it may use"
+            ],
+        );
+        check(500, "", expect!["Server: status 500 (Internal Server Error) and an empty message"]);
+        check(
+            500,
+            "<html>\n\x1b[2Joops",
+            expect![[r#"Server: status 500 (Internal Server Error): `<html>\u{a}\u{1b}[2Joops`"#]],
+        );
+        check(502, r#"{"message":"bad gateway"}"#, expect!["Server: status 502 (Bad Gateway): bad gateway"]);
+        check(
+            503,
+            r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#,
+            expect!["Busy { retry_after: Some(5s) }: status 503 (Service Unavailable): Loading model"],
+        );
+        check(504, "", expect!["Server: status 504 (Gateway Timeout) and an empty message"]);
+        check(
+            529,
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            expect!["Busy { retry_after: None }: status 529: Overloaded"],
+        );
+    }
+
+    #[test]
+    fn how_long_to_wait_is_heard_in_every_form() {
+        let date = "Sun, 15 Nov 2026 12:00:00 GMT";
+        for (headers, expected) in [
+            (vec![("retry-after", "3")], Some(3000)),
+            (vec![("retry-after", "0.5")], Some(500)),
+            (vec![("retry-after-ms", "20"), ("retry-after", "3")], Some(20)),
+            (vec![("date", date), ("retry-after", "Sun, 15 Nov 2026 12:00:07 GMT")], Some(7000)),
+            (vec![("date", date), ("retry-after", "Sun, 15 Nov 2026 11:00:00 GMT")], Some(0)),
+            (vec![("retry-after", "-3")], None),
+            (vec![("retry-after", "soon")], None),
+            (vec![("retry-after", "1e400")], None),
+            (vec![], None),
+        ] {
+            let mut map = HeaderMap::new();
+            for (name, value) in &headers {
+                map.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            }
+            let fault = Fault::of_status(StatusCode::TOO_MANY_REQUESTS, &map, b"");
+            let retry_after = expected.map(Duration::from_millis);
+            assert_eq!(fault.trouble, Trouble::Busy { retry_after }, "{headers:?}");
+            let fault = Fault::of_status(StatusCode::GATEWAY_TIMEOUT, &map, b"");
+            let expected = retry_after.map_or(Trouble::Server, |wait| Trouble::Busy { retry_after: Some(wait) });
+            assert_eq!(fault.trouble, expected, "{headers:?}");
+        }
+    }
+}

@@ -1,0 +1,626 @@
+//! One question over HTTP and what comes back, with a bound on every wait.
+//!
+//! A question goes to the server that a person named and to no other: no proxy of the environment, and no redirect to
+//! another origin. Keys are in headers of that server and in no message of ours.
+//!
+//! Not here: what is asked and what an answer means. Nothing is tried again, but for a connection that was kept and is dead.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+use super::fault::{Fault, shown};
+use super::intake::{Heard, Intake, Wire};
+use super::{Provider, Secret, Timeouts};
+use crate::model::{Answer, ModelError, Parts, Trouble};
+
+/// How many redirects within one origin are followed.
+const MOST_REDIRECTS: usize = 3;
+
+/// How much of the body of an error, or of a list of models, is read.
+const MOST_OF_ERROR: usize = 64 * 1024;
+const MOST_OF_LIST: usize = 4 * 1024 * 1024;
+
+/// How long a server may take to say more once an answer is whole: its usage, and that this was all.
+const AFTERWORD: Duration = Duration::from_secs(2);
+
+/// How long it may take to end the body once it said that this was all. A connection that is then free is kept.
+const GOODBYE: Duration = Duration::from_millis(50);
+
+/// A server of models.
+pub(crate) struct Client {
+    place: Place,
+    headers: HeaderMap,
+    secrets: Vec<Secret>,
+    timeouts: Timeouts,
+    tls: Option<TlsConnector>,
+    /// A connection that the last answer left open.
+    kept: Mutex<Option<Line>>,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
+}
+
+/// What is asked of a server.
+pub(crate) struct Question {
+    method: Method,
+    path: String,
+    body: Bytes,
+}
+
+impl Question {
+    pub(crate) fn post(path: &str, body: &Value) -> Self {
+        Self { method: Method::POST, path: path.to_owned(), body: body.to_string().into() }
+    }
+
+    pub(crate) fn get(path: &str) -> Self {
+        Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
+    }
+}
+
+impl Client {
+    /// Reads the address and the headers. Nothing is sent yet.
+    pub(crate) fn open(provider: &Provider, headers: &[(&str, &Secret)]) -> Result<Self, ModelError> {
+        let place = Place::read(&provider.base_url)?;
+        let tls = if place.is_tls { Some(tls(&place)?) } else { None };
+        let given = provider.headers.iter().map(|(name, value)| (name.as_str(), value));
+        let mut map = HeaderMap::new();
+        for (name, value) in headers.iter().copied().chain(given) {
+            let wrong = || {
+                wrong(format!(
+                    "the header `{}` cannot be sent: it has a character that headers must not have",
+                    shown(name)
+                ))
+            };
+            let name: HeaderName = name.parse().map_err(|_| wrong())?;
+            let mut value: HeaderValue = value.reveal().parse().map_err(|_| wrong())?;
+            value.set_sensitive(true);
+            map.insert(name, value);
+        }
+        let secrets = provider.key.iter().chain(provider.headers.iter().map(|(_, value)| value)).cloned().collect();
+        Ok(Self { place, headers: map, secrets, timeouts: provider.timeouts, tls, kept: Mutex::new(None) })
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.place.host
+    }
+
+    /// The path below which everything is.
+    pub(crate) fn base(&self) -> &str {
+        &self.place.path
+    }
+
+    /// Asks, and takes the answer in as it comes.
+    pub(crate) async fn ask<W: Wire>(
+        &self,
+        question: Question,
+        intake: Intake<W>,
+        parts: &mut Parts<'_>,
+    ) -> Result<Answer, ModelError> {
+        let answer = async {
+            let reply = self.good(&question).await?;
+            self.take_in(reply, intake, parts).await
+        };
+        answer.await.map_err(|fault| self.error(&question, fault))
+    }
+
+    /// Asks for something small, and lets `judge` look at it.
+    pub(crate) async fn check(
+        &self,
+        question: Question,
+        judge: impl Fn(&[u8]) -> Result<(), Fault> + Send,
+    ) -> Result<(), ModelError> {
+        let checked = async {
+            let mut reply = self.good(&question).await?;
+            let body = self.short_body(&mut reply, MOST_OF_LIST).await;
+            judge(&body)
+        };
+        checked.await.map_err(|fault| self.error(&question, fault))
+    }
+
+    /// A reply whose status and encoding are good.
+    async fn good(&self, question: &Question) -> Result<Reply, Fault> {
+        let mut reply = self.send(question, &question.path).await?;
+        for _ in 0..MOST_REDIRECTS {
+            let Some(path) = self.redirect(&reply.response)? else { break };
+            reply = self.send(question, &path).await?;
+        }
+        let (status, headers) = (reply.response.status(), reply.response.headers().clone());
+        if status.is_redirection() {
+            return Err(Fault::new(Trouble::NoSuchModel, "the server redirects without end; check the base URL"));
+        }
+        if status != StatusCode::OK {
+            let body = self.short_body(&mut reply, MOST_OF_ERROR).await;
+            return Err(Fault::of_status(status, &headers, &body));
+        }
+        match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
+            // It was told not to. What is not unpacked cannot swell.
+            Some(encoding) if encoding != b"identity" => {
+                let encoding = shown(&String::from_utf8_lossy(encoding));
+                Err(Fault::new(
+                    Trouble::Garbled,
+                    format!("answered with `{encoding}` contents, though plain ones were asked for"),
+                ))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    /// Where a redirect within the origin leads. One to elsewhere is not followed.
+    fn redirect(&self, response: &Response<Incoming>) -> Result<Option<String>, Fault> {
+        let status = response.status();
+        if !status.is_redirection() {
+            return Ok(None);
+        }
+        let to = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
+        let elsewhere = || {
+            let to = shown(to.split(['?', '#']).next().unwrap_or_default());
+            let text = format!(
+                "status {}: the server redirects to `{to}`; put the address that is meant into the base URL",
+                status.as_u16()
+            );
+            Fault::new(Trouble::NoSuchModel, text)
+        };
+        let keeps_the_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+        let to: Uri = to.parse().map_err(|_| elsewhere())?;
+        let same_origin = match to.scheme_str() {
+            // Two slashes begin the name of another host.
+            None => to.authority().is_none() && to.path().starts_with('/') && !to.path().starts_with("//"),
+            Some(scheme) => {
+                (scheme == "https") == self.place.is_tls
+                    && to.host() == Some(&self.place.host)
+                    && to.port_u16().unwrap_or(default_port(self.place.is_tls)) == self.place.port
+            }
+        };
+        if !keeps_the_method || !same_origin {
+            return Err(elsewhere());
+        }
+        // What was asked is asked below the origin, not below the base.
+        let path = to.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Some(format!("{ORIGIN}{path}")))
+    }
+
+    async fn send(&self, question: &Question, path: &str) -> Result<Reply, Fault> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(line) = kept.filter(|line| !line.sender.is_closed()) {
+            // A server ends what is idle for long. Nothing came of the question then, so that it is asked anew.
+            match self.send_on(line, question, path).await {
+                Err(fault) if fault.trouble == Trouble::Cut => {}
+                other => return other,
+            }
+        }
+        let connecting = timeout(self.timeouts.connect, self.connect()).await;
+        let line = connecting.unwrap_or_else(|_| {
+            let text = format!("no connection within {}", seconds(self.timeouts.connect));
+            Err(Fault::new(Trouble::Unreachable, text))
+        })?;
+        self.send_on(line, question, path).await
+    }
+
+    async fn send_on(&self, mut line: Line, question: &Question, path: &str) -> Result<Reply, Fault> {
+        let asked = Instant::now();
+        let mut request = Request::new(Full::new(question.body.clone()));
+        *request.method_mut() = question.method.clone();
+        *request.uri_mut() = self.place.target(path).parse().map_err(|_| {
+            Fault::new(Trouble::BadRequest, "the name of the model or the base URL cannot be part of an address")
+        })?;
+        *request.headers_mut() = self.headers.clone();
+        let plain = |value: &'static str| HeaderValue::from_static(value);
+        let host = HeaderValue::from_str(&self.place.authority);
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, host.unwrap_or_else(|_| plain("")));
+        headers.insert(header::ACCEPT_ENCODING, plain("identity"));
+        headers.insert(header::USER_AGENT, plain(concat!("ringfence/", env!("CARGO_PKG_VERSION"))));
+        if question.method == Method::POST {
+            headers.insert(header::CONTENT_TYPE, plain("application/json"));
+        }
+        let sending = async {
+            line.sender.ready().await?;
+            line.sender.send_request(request).await
+        };
+        let response = match timeout(self.timeouts.first_byte, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(dropped(&error)),
+            Err(_) => return Err(self.silent(self.timeouts.first_byte)),
+        };
+        Ok(Reply { response, line, asked })
+    }
+
+    async fn take_in<W: Wire>(
+        &self,
+        reply: Reply,
+        mut intake: Intake<W>,
+        parts: &mut Parts<'_>,
+    ) -> Result<Answer, Fault> {
+        let Reply { response, line, asked } = reply;
+        let mut body = response.into_body();
+        let mut clock = Clock::new(self.timeouts, asked);
+        let cut = loop {
+            let deadline = clock.deadline();
+            let next = timeout_at(deadline, body.frame()).await.ok();
+            // Who sends without a pause would never be late otherwise.
+            match next.filter(|_| Instant::now() < deadline) {
+                Some(Some(Ok(frame))) => {
+                    let Ok(bytes) = frame.into_data() else { continue };
+                    match intake.push(&bytes, parts) {
+                        Ok(heard) => clock.hear(heard, intake.is_finished(), Instant::now()),
+                        Err(_) if intake.is_finished() => break None,
+                        Err(fault) => return Err(fault),
+                    }
+                }
+                Some(Some(Err(error))) => break Some(dropped(&error)),
+                Some(None) => {
+                    self.keep(line);
+                    break None;
+                }
+                None if intake.is_finished() => break None,
+                None => return Err(self.silent(clock.waited(Instant::now()))),
+            }
+        };
+        intake.end(cut, parts)
+    }
+
+    /// A body of which only the begin matters. What is missing is missing.
+    async fn short_body(&self, reply: &mut Reply, most: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        let reading = async {
+            while let Some(Ok(frame)) = reply.response.body_mut().frame().await {
+                all.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+                if all.len() > most {
+                    break;
+                }
+            }
+        };
+        // An error is told with what came in time.
+        let _ = timeout(self.timeouts.idle, reading).await;
+        all.truncate(most);
+        all
+    }
+
+    async fn connect(&self) -> Result<Line, Fault> {
+        let unreachable = |text: String| Fault::new(Trouble::Unreachable, text);
+        let name = self.place.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses = tokio::net::lookup_host((name, self.place.port)).await;
+        let addresses: Vec<_> =
+            addresses.map_err(|error| unreachable(format!("no address of this host: {error}")))?.collect();
+        let share = self.timeouts.connect / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let mut failed = "the host has no address".to_owned();
+        for address in addresses {
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return self.shake_hands(stream, name).await,
+                Ok(Err(error)) => failed = format!("no connection: {error}; is the server running?"),
+                Err(_) => failed = "no connection: it does not answer".to_owned(),
+            }
+        }
+        Err(unreachable(failed))
+    }
+
+    async fn shake_hands(&self, stream: TcpStream, name: &str) -> Result<Line, Fault> {
+        let unreachable = |text: String| Fault::new(Trouble::Unreachable, text);
+        // Without it a question may wait for the acknowledgement of its own headers.
+        stream.set_nodelay(true).map_err(|error| unreachable(format!("no connection: {error}")))?;
+        let Some(tls) = &self.tls else {
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| dropped(&error))?;
+            return Ok(Line { sender, task: tokio::spawn(async { drop(connection.await) }) });
+        };
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| unreachable("TLS: this is no name of a host".to_owned()))?;
+        let stream =
+            tls.connect(name, stream).await.map_err(|error| unreachable(format!("no TLS connection: {error}")))?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| dropped(&error))?;
+        Ok(Line { sender, task: tokio::spawn(async { drop(connection.await) }) })
+    }
+
+    fn keep(&self, line: Line) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    }
+
+    fn silent(&self, waited: Duration) -> Fault {
+        let text =
+            format!("no part of an answer came for {}; a timeout of this provider may be too short", seconds(waited));
+        Fault::new(Trouble::Stalled, text)
+    }
+
+    /// The fault with its place, and without what must not be told.
+    fn error(&self, question: &Question, fault: Fault) -> ModelError {
+        let message = format!("{} {}{}: {}", question.method, self.place, question.path, fault.text);
+        let message = self.secrets.iter().fold(message, |message, secret| secret.hidden_in(message));
+        ModelError { trouble: fault.trouble, message }
+    }
+}
+
+/// A connection. Its other half ends with it.
+struct Line {
+    sender: SendRequest<Full<Bytes>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Reply {
+    response: Response<Incoming>,
+    line: Line,
+    asked: Instant,
+}
+
+/// How long an answer is waited for.
+#[derive(Debug)]
+struct Clock {
+    timeouts: Timeouts,
+    life: Instant,
+    progress: Instant,
+    begun: bool,
+    /// When the answer is taken as it is, once it is whole.
+    leave: Option<Instant>,
+}
+
+impl Clock {
+    fn new(timeouts: Timeouts, asked: Instant) -> Self {
+        Self { timeouts, life: asked, progress: asked, begun: false, leave: None }
+    }
+
+    fn hear(&mut self, heard: Heard, is_finished: bool, now: Instant) {
+        self.life = now;
+        self.begun = true;
+        if heard >= Heard::Progress {
+            self.progress = now;
+        }
+        match heard {
+            Heard::End => self.leave = Some(self.leave.unwrap_or(now + GOODBYE).min(now + GOODBYE)),
+            _ if is_finished => self.leave = Some(self.leave.unwrap_or(now + AFTERWORD)),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let silence = self.life + if self.begun { self.timeouts.idle } else { self.timeouts.first_byte };
+        // Signs of life are not waited for without end.
+        let longest = self.timeouts.first_byte.max(self.timeouts.idle);
+        self.leave.unwrap_or(silence.min(self.progress + longest))
+    }
+
+    /// Since the answer last went on.
+    fn waited(&self, now: Instant) -> Duration {
+        now - self.progress
+    }
+}
+
+/// Where a server is.
+struct Place {
+    is_tls: bool,
+    host: String,
+    port: u16,
+    authority: String,
+    /// Without a slash at its end.
+    path: String,
+    query: Option<String>,
+}
+
+/// Before a path that is the server's own and not one below the base.
+const ORIGIN: &str = "\0";
+
+impl Place {
+    fn read(url: &str) -> Result<Self, ModelError> {
+        let no_url = || wrong("the base URL is no address such as `http://localhost:8080/v1`");
+        let uri: Uri = url.trim().parse().map_err(|_| no_url())?;
+        let is_tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(no_url()),
+        };
+        let authority = uri.authority().ok_or_else(no_url)?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("the base URL has a name or a password in it; a key is given by itself"));
+        }
+        let host = authority.host().to_ascii_lowercase();
+        if host.is_empty() {
+            return Err(no_url());
+        }
+        Ok(Self {
+            is_tls,
+            host,
+            port: authority.port_u16().unwrap_or(default_port(is_tls)),
+            authority: authority.as_str().to_owned(),
+            path: uri.path().trim_end_matches('/').to_owned(),
+            query: uri.query().map(str::to_owned),
+        })
+    }
+
+    fn target(&self, path: &str) -> String {
+        if let Some(whole) = path.strip_prefix(ORIGIN) {
+            return whole.to_owned();
+        }
+        let query = self.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
+        format!("{}{path}{query}", self.path)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority, self.path)
+    }
+}
+
+fn default_port(is_tls: bool) -> u16 {
+    if is_tls { 443 } else { 80 }
+}
+
+fn tls(place: &Place) -> Result<TlsConnector, ModelError> {
+    let unreachable = |text: String| ModelError { trouble: Trouble::Unreachable, message: format!("{place}: {text}") };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(unreachable(
+            "this machine has no certificates to check the server by; install `ca-certificates`".to_owned(),
+        ));
+    }
+    connector(roots).map_err(|error| unreachable(format!("no TLS: {error}")))
+}
+
+fn connector(roots: RootCertStore) -> Result<TlsConnector, tokio_rustls::rustls::Error> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The connection ended, or what came was no HTTP.
+fn dropped(error: &hyper::Error) -> Fault {
+    let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
+    match error.is_parse() {
+        true => Fault::new(
+            Trouble::Garbled,
+            format!("what came is no HTTP: {error}{cause}; is this the address of a model?"),
+        ),
+        false => Fault::new(Trouble::Cut, format!("the connection ended too early: {error}{cause}")),
+    }
+}
+
+fn wrong(text: impl Into<String>) -> ModelError {
+    ModelError { trouble: Trouble::BadRequest, message: text.into() }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{} s", (time.as_secs_f64() * 10.0).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring};
+
+    use super::{AFTERWORD, Client, Clock, GOODBYE, Place, Question, connector};
+    use crate::model::{ModelError, Trouble};
+    use crate::provider::intake::Heard;
+    use crate::provider::{Kind, Provider, Timeouts};
+
+    /// Asks a server whose certificate is for `name`, as a client that trusts it.
+    async fn ask_with_tls(name: &str) -> Result<(), ModelError> {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let stream = listener.accept().await.unwrap().0;
+            let mut stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
+            stream.read_exact(&mut [0; 4]).await?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await?;
+            stream.flush().await
+        });
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let provider = Provider {
+            kind: Kind::OpenAi,
+            base_url: format!("http://localhost:{port}/v1"),
+            model: "tiny".to_owned(),
+            key: None,
+            headers: Vec::new(),
+            timeouts: Timeouts::default(),
+            stream: false,
+        };
+        let mut client = Client::open(&provider, &[]).unwrap();
+        client.tls = Some(connector(roots).unwrap());
+        let checked = client.check(Question::get("/models"), |body| {
+            assert_eq!(body, b"hi");
+            Ok(())
+        });
+        let answer = checked.await;
+        server.abort();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_server_is_known_by_its_certificate() {
+        assert_eq!(ask_with_tls("localhost").await, Ok(()));
+        let error = ask_with_tls("other.example").await.unwrap_err();
+        assert_eq!(error.trouble, Trouble::Unreachable);
+        assert!(error.message.contains("no TLS connection: invalid peer certificate"), "{error}");
+    }
+
+    #[test]
+    fn a_first_byte_may_take_longer_than_the_next() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let second = |count: u64| asked + Duration::from_secs(count);
+        let mut clock = Clock::new(timeouts, asked);
+        assert_eq!(clock.deadline(), second(120));
+        clock.hear(Heard::Progress, false, second(100));
+        assert_eq!(clock.deadline(), second(160));
+    }
+
+    #[test]
+    fn pings_keep_a_line_open_but_not_for_ever() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let second = |count: u64| asked + Duration::from_secs(count);
+        let mut clock = Clock::new(timeouts, asked);
+        for at in [10, 50, 90] {
+            clock.hear(Heard::Life, false, second(at));
+        }
+        assert_eq!(clock.deadline(), second(120));
+        assert_eq!(clock.waited(second(120)), Duration::from_secs(120));
+        clock.hear(Heard::Progress, false, second(110));
+        clock.hear(Heard::Life, false, second(200));
+        assert_eq!(clock.deadline(), second(230));
+    }
+
+    #[test]
+    fn a_whole_answer_is_soon_left() {
+        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let mut clock = Clock::new(timeouts, asked);
+        clock.hear(Heard::Progress, true, asked);
+        assert_eq!(clock.deadline(), asked + AFTERWORD);
+        let later = asked + Duration::from_secs(1);
+        clock.hear(Heard::Life, true, later);
+        assert_eq!(clock.deadline(), asked + AFTERWORD);
+        clock.hear(Heard::End, true, later);
+        assert_eq!(clock.deadline(), later + GOODBYE);
+    }
+
+    #[test]
+    fn an_address_is_read_once() {
+        let check = |url: &str, shown: &str, target: &str| {
+            let place = Place::read(url).unwrap();
+            assert_eq!((place.to_string().as_str(), place.target("/x").as_str()), (shown, target));
+        };
+        check("http://localhost:8080/v1/", "http://localhost:8080/v1", "/v1/x");
+        check(" https://Host.example ", "https://Host.example", "/x");
+        check("http://[::1]:1/a?key=hidden", "http://[::1]:1/a", "/a/x?key=hidden");
+        assert_eq!(Place::read("https://host").unwrap().port, 443);
+        assert_eq!(Place::read("http://host").unwrap().port, 80);
+    }
+}

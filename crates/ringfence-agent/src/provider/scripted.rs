@@ -1,0 +1,361 @@
+//! A model that says what a script tells it to, for tests and for the demo.
+//!
+//! A script has one answer or error a line, as JSON, in the order in which they are given; empty lines and lines that begin
+//! with `#` are passed over. A line can also say what it expects to be asked, and the run fails where that does not hold.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::fault::shown;
+use crate::message::{Message, RequestedCall};
+use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Part, Parts, Trouble, Usage};
+
+/// A script and how far it was played.
+#[derive(Debug)]
+pub(crate) struct Scripted {
+    name: String,
+    lines: Vec<(usize, Line)>,
+    /// The line that is next, and how often it was played.
+    next: Mutex<(usize, usize)>,
+}
+
+/// One line of a script.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    reasoning: String,
+    #[serde(default)]
+    calls: Vec<Call>,
+    refusal: Option<String>,
+    finish: Option<String>,
+    usage: Option<Counts>,
+    error: Option<Named>,
+    message: Option<String>,
+    retry_after_ms: Option<u64>,
+    #[serde(default)]
+    expect: Expected,
+    /// How often it is said.
+    #[serde(default = "once")]
+    times: usize,
+}
+
+fn once() -> usize {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    id: Option<String>,
+    name: String,
+    /// An object, or a text as a model would write it, right or wrong.
+    arguments: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counts {
+    #[serde(default)]
+    input: u64,
+    #[serde(default)]
+    output: u64,
+}
+
+/// What a question has to be like.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    last_tool_contains: Option<String>,
+    last_user_contains: Option<String>,
+    system_contains: Option<String>,
+    /// A tool that is offered.
+    offers: Option<String>,
+    /// How many tools are offered; 0 in the step that ends a run.
+    tools: Option<usize>,
+    messages: Option<usize>,
+}
+
+/// An error by its name.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Named {
+    Unreachable,
+    Busy,
+    Server,
+    Cut,
+    Stalled,
+    Garbled,
+    TooLong,
+    Denied,
+    NoSuchModel,
+    BadRequest,
+}
+
+impl Scripted {
+    pub(crate) fn read(name: &str, script: &str) -> Result<Self, ModelError> {
+        let mut lines = Vec::new();
+        for (number, line) in (1..).zip(script.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let line: Line = serde_json::from_str(line).map_err(|error| {
+                failed(format!("line {number} of the script is wrong: {}", shown(&error.to_string())))
+            })?;
+            lines.push((number, line));
+        }
+        Ok(Self { name: name.to_owned(), lines, next: Mutex::new((0, 0)) })
+    }
+
+    /// The line that is to be said now.
+    fn step(&self) -> Result<&(usize, Line), ModelError> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut at, mut played) = *next;
+        while self.lines.get(at).is_some_and(|(_, line)| played >= line.times) {
+            (at, played) = (at + 1, 0);
+        }
+        *next = (at, played + 1);
+        self.lines.get(at).ok_or_else(|| {
+            failed(format!("the script has no answer left: it has {}, and one more was asked for", self.lines.len()))
+        })
+    }
+
+    fn play(&self, ask: &Ask<'_>, parts: &mut Parts<'_>) -> Result<Answer, ModelError> {
+        let (number, line) = self.step()?;
+        line.expect.check(ask).map_err(|what| failed(format!("line {number} of the script expected {what}")))?;
+        if let Some(error) = line.error {
+            let message = line.message.clone().unwrap_or_else(|| format!("line {number} of the script is an error"));
+            let retry_after = line.retry_after_ms.map(Duration::from_millis);
+            return Err(ModelError { trouble: error.trouble(retry_after), message });
+        }
+        Ok(line.say(ask.messages.len(), parts))
+    }
+}
+
+impl Model for Scripted {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
+        Box::pin(async move { self.play(&ask, parts) })
+    }
+
+    fn health(&self) -> Answering<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Line {
+    fn say(&self, messages: usize, parts: &mut Parts<'_>) -> Answer {
+        if !self.reasoning.is_empty() {
+            parts(Part::Reasoning(&self.reasoning));
+        }
+        if !self.text.is_empty() {
+            parts(Part::Text(&self.text));
+        }
+        let mut calls = Vec::new();
+        for (number, call) in (1..).zip(&self.calls) {
+            parts(Part::Call(&call.name));
+            let id = call.id.clone().unwrap_or_else(|| format!("call_{messages}_{number}"));
+            calls.push(RequestedCall { id, name: call.name.clone(), arguments: call.arguments() });
+        }
+        Answer {
+            text: self.text.clone(),
+            reasoning: self.reasoning.clone(),
+            finish: self.finish(),
+            calls,
+            refusal: self.refusal.clone(),
+            usage: self.usage.map(|counts| Usage {
+                input: counts.input,
+                output: counts.output,
+                total: counts.input.saturating_add(counts.output),
+                ..Usage::default()
+            }),
+            ..Answer::default()
+        }
+    }
+
+    fn finish(&self) -> Finish {
+        match self.finish.as_deref() {
+            None if self.refusal.is_some() => Finish::Refusal,
+            None if !self.calls.is_empty() => Finish::Calls,
+            None | Some("stop") => Finish::Stop,
+            Some("calls") => Finish::Calls,
+            Some("length") => Finish::Length,
+            Some("filter") => Finish::Filter,
+            Some("refusal") => Finish::Refusal,
+            Some(other) => Finish::Other(other.to_owned()),
+        }
+    }
+}
+
+impl Call {
+    fn arguments(&self) -> String {
+        let Some(raw) = &self.arguments else { return "{}".to_owned() };
+        serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
+    }
+}
+
+impl Expected {
+    /// What was expected, where it is not so. What was there instead may be the contents of files, and is not told.
+    fn check(&self, ask: &Ask<'_>) -> Result<(), String> {
+        let last = |pick: fn(&Message) -> Option<&str>| ask.messages.iter().rev().find_map(pick).unwrap_or_default();
+        let tool = last(|message| if let Message::Tool { text, .. } = message { Some(text) } else { None });
+        let user = last(|message| if let Message::User { text } = message { Some(text) } else { None });
+        let texts = [
+            ("the last result of a tool", tool, &self.last_tool_contains),
+            ("the last message of the user", user, &self.last_user_contains),
+            ("the system prompt", ask.system, &self.system_contains),
+        ];
+        for (what, text, wanted) in texts {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| !text.contains(*wanted)) {
+                return Err(format!("{what} to contain `{}`", shown(wanted)));
+            }
+        }
+        if let Some(name) = self.offers.as_deref().filter(|name| ask.tools.iter().all(|tool| tool.name != *name)) {
+            return Err(format!("the tool `{}` to be offered", shown(name)));
+        }
+        let counts = [("tools", ask.tools.len(), self.tools), ("messages", ask.messages.len(), self.messages)];
+        match counts.iter().find(|(_, count, wanted)| wanted.is_some_and(|wanted| wanted != *count)) {
+            Some((what, count, wanted)) => Err(format!("{} {what}, and there are {count}", wanted.unwrap_or_default())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Named {
+    fn trouble(self, retry_after: Option<Duration>) -> Trouble {
+        match self {
+            Self::Unreachable => Trouble::Unreachable,
+            Self::Busy => Trouble::Busy { retry_after },
+            Self::Server => Trouble::Server,
+            Self::Cut => Trouble::Cut,
+            Self::Stalled => Trouble::Stalled,
+            Self::Garbled => Trouble::Garbled,
+            Self::TooLong => Trouble::TooLong,
+            Self::Denied => Trouble::Denied,
+            Self::NoSuchModel => Trouble::NoSuchModel,
+            Self::BadRequest => Trouble::BadRequest,
+        }
+    }
+}
+
+/// Nothing that asking again would mend.
+fn failed(message: String) -> ModelError {
+    ModelError { trouble: Trouble::BadRequest, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::Scripted;
+    use crate::message::Message;
+    use crate::model::{Ask, Finish, Model as _, Part};
+
+    /// What a script says to the same question, asked until it fails.
+    async fn play(script: &str) -> Vec<String> {
+        let messages = [
+            Message::User { text: "make a file".to_owned() },
+            Message::Tool {
+                call_id: "1".to_owned(),
+                name: "x".to_owned(),
+                text: "ok: wrote".to_owned(),
+                is_error: false,
+            },
+        ];
+        let ask = Ask { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };
+        let model = Scripted::read("demo", script).unwrap();
+        let mut said = Vec::new();
+        loop {
+            let mut parts = String::new();
+            let mut hear = |part: Part<'_>| parts.push_str(&format!("{part:?} "));
+            match model.answer(ask, &mut hear).await {
+                Ok(answer) => said.push(format!("{parts}{:?} {:?} {:?}", answer.finish, answer.calls, answer.usage)),
+                Err(error) => {
+                    said.push(format!("{:?}: {error}", error.trouble));
+                    return said;
+                }
+            }
+        }
+    }
+
+    async fn check(script: &str, expected: Expect) {
+        expected.assert_eq(&play(script).await.join("\n"));
+    }
+
+    #[tokio::test]
+    async fn a_script_is_played_line_by_line() {
+        let script = r##"
+            # A comment.
+            {"reasoning":"hm","text":"I write.","calls":[{"name":"write_file","arguments":{"path":"a", "path":"b"}},{"id":"x","name":"y","arguments":"{broken"}]}
+            {"text":"Done.","usage":{"input":3,"output":4},"expect":{"last_tool_contains":"ok: wrote","last_user_contains":"file","tools":0,"messages":2}}
+        "##;
+        check(script, expect![[r#"
+            Reasoning("hm") Text("I write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
+            Text("Done.") Stop [] Some(Usage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
+            BadRequest: the script has no answer left: it has 2, and one more was asked for"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn a_line_may_be_said_often_or_be_an_error() {
+        check(
+            "{\"text\":\"again\",\"times\":2}\n{\"error\":\"busy\",\"message\":\"later\",\"retry_after_ms\":20}",
+            expect![[r#"
+                Text("again") Stop [] None
+                Text("again") Stop [] None
+                Busy { retry_after: Some(20ms) }: later"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_was_expected_and_is_not_so_is_told() {
+        check(
+            r#"{"text":"a","expect":{"last_tool_contains":"no such"}}"#,
+            expect!["BadRequest: line 1 of the script expected the last result of a tool to contain `no such`"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"offers":"read_file"}}"#,
+            expect!["BadRequest: line 1 of the script expected the tool `read_file` to be offered"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"tools":3}}"#,
+            expect!["BadRequest: line 1 of the script expected 3 tools, and there are 0"],
+        )
+        .await;
+        check(
+            r#"{"text":"a","expect":{"system_contains":"brief"}}"#,
+            expect!["BadRequest: line 1 of the script expected the system prompt to contain `brief`"],
+        )
+        .await;
+    }
+
+    #[test]
+    fn a_wrong_line_is_told_by_its_number() {
+        let error = Scripted::read("demo", "{\"text\":\"a\"}\n\n{\"txt\":1}").unwrap_err();
+        assert!(error.message.starts_with("line 3 of the script is wrong: unknown field `txt`"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_finish_can_be_any() {
+        for (word, finish) in
+            [("length", Finish::Length), ("filter", Finish::Filter), ("odd", Finish::Other("odd".to_owned()))]
+        {
+            let model = Scripted::read("demo", &format!(r#"{{"finish":"{word}"}}"#)).unwrap();
+            let ask = Ask { system: "", messages: &[], tools: &[], temperature: None, max_tokens: None };
+            assert_eq!(model.answer(ask, &mut |_: Part<'_>| {}).await.unwrap().finish, finish);
+        }
+        assert_eq!(Scripted::read("demo", "").unwrap().health().await, Ok(()));
+    }
+}

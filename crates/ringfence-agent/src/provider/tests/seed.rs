@@ -1,0 +1,248 @@
+//! The lines of the first seed that are about the client of a model: health, tools attached to a question, the history
+//! with its steps, the step without tools, calls that are not repaired, usage. Streaming and not, in both dialects.
+
+use expect_test::expect;
+use serde_json::{Value, json};
+
+use super::server::{Server, Then, reply};
+use super::{KEY, Kind, ask, open, provider, question, told};
+use crate::message::Message;
+use crate::model::Trouble;
+
+const JSON: &str = "application/json";
+const OPENAI: &str = r#"{"model":"tiny","choices":[{"message":{"content":"I look.","tool_calls":[{"id":"n1","type":"function","function":{"name":"fs-list","arguments":"{\"path\": broken"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"completion_tokens_details":{"reasoning_tokens":2},"prompt_tokens_details":{"cached_tokens":4}}}"#;
+const OPENAI_STREAM: &str = concat!(
+    "data: {\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"I look.\"}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"n1\",\"type\":\"function\",\"function\":{\"name\":\"fs-list\",\"arguments\":\"{\\\"path\\\"\"}}]}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\": broken\"}}]}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n",
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,\"completion_tokens_details\":{\"reasoning_tokens\":2},\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n",
+    "data: [DONE]\n\n",
+);
+const ANTHROPIC: &str = r#"{"type":"message","model":"tiny","content":[{"type":"text","text":"I look."},{"type":"tool_use","id":"n1","name":"fs-list","input":{"path":"."}}],"stop_reason":"tool_use","usage":{"input_tokens":6,"cache_read_input_tokens":4,"output_tokens":5}}"#;
+const ANTHROPIC_STREAM: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"tiny\",\"usage\":{\"input_tokens\":6,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\n",
+    "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"I look.\"}}\n\n",
+    "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"n1\",\"name\":\"fs-list\",\"input\":{}}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"path\\\":\\\".\\\"}\"}}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"},\"usage\":{\"output_tokens\":5}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+
+/// A model, asked once, and what its server was asked.
+async fn asked(kind: Kind, stream: bool) -> (String, Value, String) {
+    let (content, body) = match (&kind, stream) {
+        (Kind::OpenAi, true) => ("text/event-stream", OPENAI_STREAM),
+        (Kind::OpenAi, false) => (JSON, OPENAI),
+        (_, true) => ("text/event-stream", ANTHROPIC_STREAM),
+        (_, false) => (JSON, ANTHROPIC),
+    };
+    let server = Server::saying("200 OK", content, body.as_bytes()).await;
+    let mut provider = provider(kind, &format!("{}/v1", server.url));
+    provider.stream = stream;
+    let answer = ask(&*open(provider).unwrap()).await.unwrap();
+    (told(&answer), server.asked(), server.requests()[0].clone())
+}
+
+#[tokio::test]
+async fn seed_tools_are_attached_to_the_question() {
+    for stream in [true, false] {
+        let (_, body, _) = asked(Kind::OpenAi, stream).await;
+        let names: Vec<&Value> =
+            body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+        assert_eq!(names, ["read_file", "write_file", "fs-list"]);
+        assert_eq!(body["tools"][0]["function"]["parameters"]["required"], json!(["path"]));
+        assert_eq!((&body["temperature"], &body["max_tokens"]), (&json!(0.5), &json!(100)));
+        let (_, body, _) = asked(Kind::Anthropic, stream).await;
+        assert_eq!(body["tools"][2]["name"], "fs-list");
+        assert_eq!(body["tools"][0]["input_schema"]["required"], json!(["path"]));
+    }
+}
+
+#[tokio::test]
+async fn seed_history_has_the_messages_of_every_step() {
+    let (_, body, head) = asked(Kind::OpenAi, true).await;
+    expect![[r#"
+        [
+          {
+            "content": "Be brief.",
+            "role": "system"
+          },
+          {
+            "content": "What is in a.txt?",
+            "role": "user"
+          },
+          {
+            "content": null,
+            "role": "assistant",
+            "tool_calls": [
+              {
+                "function": {
+                  "arguments": "{\"path\":\".\"}",
+                  "name": "fs-list"
+                },
+                "id": "old_1",
+                "type": "function"
+              },
+              {
+                "function": {
+                  "arguments": "{\"not_a_json_object\":\"{broken\"}",
+                  "name": "no-such"
+                },
+                "id": "functions.x:1",
+                "type": "function"
+              }
+            ]
+          },
+          {
+            "content": "a.txt",
+            "role": "tool",
+            "tool_call_id": "old_1"
+          },
+          {
+            "content": "unknown tool",
+            "role": "tool",
+            "tool_call_id": "functions.x:1"
+          }
+        ]"#]]
+    .assert_eq(&serde_json::to_string_pretty(&body["messages"]).unwrap());
+    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
+    assert!(head.contains(&format!("authorization: Bearer {KEY}\r\n")));
+    let (_, body, head) = asked(Kind::Anthropic, true).await;
+    expect![[r#"
+        [
+          {
+            "content": [
+              {
+                "text": "What is in a.txt?",
+                "type": "text"
+              }
+            ],
+            "role": "user"
+          },
+          {
+            "content": [
+              {
+                "id": "old_1",
+                "input": {
+                  "path": "."
+                },
+                "name": "fs-list",
+                "type": "tool_use"
+              },
+              {
+                "id": "functions_2e_x_3a_1",
+                "input": {
+                  "not_a_json_object": "{broken"
+                },
+                "name": "no-such",
+                "type": "tool_use"
+              }
+            ],
+            "role": "assistant"
+          },
+          {
+            "content": [
+              {
+                "content": "a.txt",
+                "is_error": false,
+                "tool_use_id": "old_1",
+                "type": "tool_result"
+              },
+              {
+                "cache_control": {
+                  "type": "ephemeral"
+                },
+                "content": "unknown tool",
+                "is_error": true,
+                "tool_use_id": "functions_2e_x_3a_1",
+                "type": "tool_result"
+              }
+            ],
+            "role": "user"
+          }
+        ]"#]]
+    .assert_eq(&serde_json::to_string_pretty(&body["messages"]).unwrap());
+    assert!(head.starts_with("POST /v1/messages HTTP/1.1\r\n"));
+    assert!(head.contains(&format!("x-api-key: {KEY}\r\n")) && head.contains("anthropic-version: 2023-06-01\r\n"));
+}
+
+#[tokio::test]
+async fn seed_usage_is_extracted_and_calls_are_not_repaired() {
+    for stream in [true, false] {
+        expect![[r#"
+            Calls
+            text "I look."
+            call n1 fs.list {"path": broken
+            usage 10 + 5 = 15, 2 4 0"#]]
+        .assert_eq(&asked(Kind::OpenAi, stream).await.0);
+        expect![[r#"
+            Calls
+            text "I look."
+            call n1 fs.list {"path":"."}
+            usage 10 + 5 = 15, 0 4 0"#]]
+        .assert_eq(&asked(Kind::Anthropic, stream).await.0);
+    }
+}
+
+#[tokio::test]
+async fn seed_the_step_that_ends_a_run_offers_no_tools() {
+    for kind in [Kind::OpenAi, Kind::Anthropic] {
+        let body = if kind == Kind::OpenAi { OPENAI } else { ANTHROPIC };
+        let server = Server::saying("200 OK", JSON, body.as_bytes()).await;
+        let model = open(provider(kind, &server.url)).unwrap();
+        let messages = [Message::User { text: "Sum up.".to_owned() }];
+        let mut ignore = |_: crate::model::Part<'_>| {};
+        let answer = model.answer(question(&messages, &[]), &mut ignore).await.unwrap();
+        assert_eq!(server.asked().get("tools"), None);
+        // A call that was made up is told as the model wrote it, for the loop to refuse.
+        assert_eq!(answer.calls[0].name, "fs-list");
+    }
+}
+
+#[tokio::test]
+async fn seed_existing_prompts_work_without_tools() {
+    for (stream, body) in [
+        (true, "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"),
+        (false, r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#),
+    ] {
+        let server = Server::saying("200 OK", JSON, body.as_bytes()).await;
+        let mut provider = provider(Kind::OpenAi, &server.url);
+        provider.stream = stream;
+        assert_eq!(ask(&*open(provider).unwrap()).await.unwrap().text, "hi");
+    }
+}
+
+#[tokio::test]
+async fn seed_health_says_whether_the_model_is_there() {
+    let list = br#"{"object":"list","data":[{"id":"tiny:latest"},{"id":"big"}]}"#;
+    let cases: [(&str, &[u8], Option<Trouble>); 6] = [
+        ("200 OK", list, None),
+        ("200 OK", br#"{"data":[{"id":"big"}]}"#, Some(Trouble::NoSuchModel)),
+        ("200 OK", b"<html>", Some(Trouble::Garbled)),
+        ("401 No", b"", Some(Trouble::Denied)),
+        ("404 No", b"", Some(Trouble::NoSuchModel)),
+        ("503 Wait", b"", Some(Trouble::Busy { retry_after: None })),
+    ];
+    for (status, body, expected) in cases {
+        let server = Server::saying(status, JSON, body).await;
+        let model = open(provider(Kind::OpenAi, &format!("{}/v1", server.url))).unwrap();
+        assert_eq!(model.health().await.err().map(|error| error.trouble), expected, "{status}");
+        assert!(server.requests()[0].starts_with("GET /v1/models HTTP/1.1\r\n"));
+    }
+    let server = Server::start(vec![
+        reply("200 OK", JSON, br#"{"type":"model","id":"tiny"}"#, Then::Close),
+        reply(
+            "404 No",
+            JSON,
+            br#"{"type":"error","error":{"type":"not_found_error","message":"model: tiny"}}"#,
+            Then::Close,
+        ),
+    ])
+    .await;
+    let model = open(provider(Kind::Anthropic, &server.url)).unwrap();
+    assert_eq!(model.health().await, Ok(()));
+    assert_eq!(model.health().await.unwrap_err().trouble, Trouble::NoSuchModel);
+    assert!(server.requests()[0].starts_with("GET /v1/models/tiny HTTP/1.1\r\n"));
+}

@@ -1,0 +1,302 @@
+//! Connections, statuses and bodies that are not what they should be, on a real socket.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+
+use super::server::{Reply, Server, Then, reply};
+use super::{KEY, Kind, Secret, Timeouts, ask, history, open, provider, question, tools, trouble};
+use crate::model::{Model, ModelError, Trouble};
+
+const HELLO: &[u8] =
+    b"data: {\"choices\":[{\"delta\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const WHOLE: &[u8] = br#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
+const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
+
+fn openai(server: &Server) -> Box<dyn Model> {
+    open(provider(Kind::OpenAi, &format!("{}/v1/", server.url))).unwrap()
+}
+
+/// The error, with the server's address left out.
+fn plain(server: &Server, error: &ModelError) -> String {
+    format!("{:?}: {}", error.trouble, error.message.replace(&server.url, "http://server"))
+}
+
+async fn fails(status: &str, kind: &str, body: &[u8], expected: Expect) {
+    let server = Server::saying(status, kind, body).await;
+    let error = ask(&*openai(&server)).await.unwrap_err();
+    expected.assert_eq(&plain(&server, &error));
+}
+
+#[tokio::test]
+async fn an_error_names_the_place_and_no_key() {
+    fails(
+        "500 Oops",
+        JSON,
+        b"",
+        expect![
+            "Server: POST http://server/v1/chat/completions: status 500 (Internal Server Error) and an empty message"
+        ],
+    )
+    .await;
+    fails(
+        "401 No",
+        JSON,
+        format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#).as_bytes(),
+        expect!["Denied: POST http://server/v1/chat/completions: status 401 (Unauthorized): Incorrect API key provided: [key].; check the key of this provider and what it may use"],
+    )
+    .await;
+    fails("404 Not Found", JSON, br#"{"error":{"message":"model `tiny` not found"}}"#, expect!["NoSuchModel: POST http://server/v1/chat/completions: status 404 (Not Found): model `tiny` not found; check the name of the model and the base URL"]).await;
+    fails("429 Slow", JSON, br#"{"error":{"message":"slow down"}}"#, expect!["Busy { retry_after: None }: POST http://server/v1/chat/completions: status 429 (Too Many Requests): slow down"]).await;
+    fails("503 Wait", JSON, br#"{"error":{"message":"Loading model"}}"#, expect!["Busy { retry_after: Some(5s) }: POST http://server/v1/chat/completions: status 503 (Service Unavailable): Loading model"]).await;
+    fails("400 Bad", JSON, br#"{"error":{"message":"context","code":"context_length_exceeded"}}"#, expect!["TooLong: POST http://server/v1/chat/completions: status 400 (Bad Request): context; the conversation is longer than the model takes"]).await;
+    fails(
+        "204 No Content",
+        JSON,
+        b"",
+        expect!["Server: POST http://server/v1/chat/completions: status 204 (No Content) and an empty message"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_query_of_the_base_is_sent_and_not_shown() {
+    let server = Server::saying("500 Oops", JSON, b"").await;
+    let model = open(provider(Kind::OpenAi, &format!("{}/v1?api-version=7&code=hidden", server.url))).unwrap();
+    let error = ask(&*model).await.unwrap_err();
+    assert!(!error.message.contains("hidden"), "{error}");
+    assert!(server.requests()[0].starts_with("POST /v1/chat/completions?api-version=7&code=hidden HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn a_page_is_no_answer() {
+    fails("200 OK", "text/html", b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
+    fails("200 OK", EVENTS, b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
+    fails("200 OK", "text/plain", b"OK", expect!["Garbled: POST http://server/v1/chat/completions: answered with something that is no answer: `OK`; is this the address of a model?"]).await;
+}
+
+#[tokio::test]
+async fn an_empty_body_is_cut() {
+    fails("200 OK", EVENTS, b"", expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"])
+        .await;
+    fails("200 OK", JSON, b"", expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"])
+        .await;
+}
+
+#[tokio::test]
+async fn what_was_not_asked_for_is_understood() {
+    for stream in [true, false] {
+        for (kind, body) in [(EVENTS, HELLO), (JSON, WHOLE), ("text/plain", HELLO), (EVENTS, WHOLE), ("", WHOLE)] {
+            let server = Server::saying("200 OK", kind, body).await;
+            let mut provider = provider(Kind::OpenAi, &server.url);
+            provider.stream = stream;
+            assert_eq!(ask(&*open(provider).unwrap()).await.unwrap().text, "hello");
+            assert_eq!(server.asked()["stream"], stream);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unreachable() {
+    let gone = {
+        let server = Server::start(vec![]).await;
+        server.url.clone()
+    };
+    // The listener goes with its task.
+    tokio::task::yield_now().await;
+    let error = ask(&*open(provider(Kind::OpenAi, &gone)).unwrap()).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Unreachable);
+    assert!(error.message.contains("is the server running?"), "{error}");
+    let nowhere = open(provider(Kind::OpenAi, "http://no-such-host.invalid/v1")).unwrap();
+    assert_eq!(trouble(ask(&*nowhere).await), Trouble::Unreachable);
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_unreachable() {
+    let server = Server::saying("200 OK", JSON, WHOLE).await;
+    let url = server.url.replace("http://", "https://");
+    // A machine without certificates says so at once.
+    let error = match open(provider(Kind::OpenAi, &url)) {
+        Ok(model) => ask(&*model).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert_eq!(error.trouble, Trouble::Unreachable, "{error}");
+    assert!(error.message.contains("TLS") || error.message.contains("certificates"), "{error}");
+}
+
+#[tokio::test]
+async fn a_dropped_connection_is_cut() {
+    let call = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"read_file\",\"arguments\":\"{}\"}}]}}]}\n\n";
+    let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{call}\r\n", call.len());
+    let short = format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{call}");
+    for bytes in [chunked, short, String::new(), "HTTP/1.1 200 OK\r\nContent-Ty".to_owned()] {
+        let server = Server::start(vec![Reply { bytes: bytes.clone().into_bytes(), then: Then::Close }]).await;
+        assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Cut, "{bytes}");
+    }
+    let server = Server::start(vec![Reply { bytes: b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(), then: Then::Close }]).await;
+    assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Garbled);
+}
+
+#[tokio::test]
+async fn a_whole_answer_survives_a_dropped_connection() {
+    for body in [HELLO, WHOLE] {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+        let server = Server::start(vec![Reply { bytes: [head, body].concat(), then: Then::Close }]).await;
+        assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
+    }
+}
+
+#[tokio::test]
+async fn silence_has_an_end() {
+    let soon = Duration::from_millis(60);
+    let begun = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+    let half = format!("{begun}data: {{\"choices\":[{{\"delta\":{{\"content\":\"hel");
+    for bytes in ["", begun, &half] {
+        let server = Server::start(vec![Reply { bytes: bytes.as_bytes().to_vec(), then: Then::Hold }]).await;
+        let mut provider = provider(Kind::OpenAi, &server.url);
+        provider.timeouts = Timeouts { first_byte: soon, idle: soon, ..provider.timeouts };
+        assert_eq!(trouble(ask(&*open(provider).unwrap()).await), Trouble::Stalled, "{bytes}");
+    }
+    // Who waits long for the first byte does not wait as long for the second.
+    let server = Server::start(vec![Reply { bytes: half.into_bytes(), then: Then::Hold }]).await;
+    let mut provider = provider(Kind::OpenAi, &server.url);
+    provider.timeouts = Timeouts { first_byte: Duration::from_secs(600), idle: soon, ..provider.timeouts };
+    assert_eq!(trouble(ask(&*open(provider).unwrap()).await), Trouble::Stalled);
+}
+
+#[tokio::test]
+async fn pings_are_life_and_no_progress() {
+    let bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec();
+    let server = Server::start(vec![Reply { bytes, then: Then::Ping }]).await;
+    let mut provider = provider(Kind::OpenAi, &server.url);
+    provider.timeouts =
+        Timeouts { first_byte: Duration::from_millis(200), idle: Duration::from_millis(150), ..provider.timeouts };
+    let error = ask(&*open(provider).unwrap()).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Stalled);
+    assert!(error.message.contains("for 0.2 s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_whole_answer_is_not_held_back_by_a_server_that_stays() {
+    let server = Server::start(vec![reply("200 OK", EVENTS, HELLO, Then::Hold)]).await;
+    assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
+}
+
+#[tokio::test]
+async fn a_redirect_within_the_origin_is_followed() {
+    let to = |place: &str, status: &str| Reply {
+        bytes: format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .into_bytes(),
+        then: Then::Close,
+    };
+    let hello = || reply("200 OK", EVENTS, HELLO, Then::Close);
+    let server = Server::start(vec![to("/v2/chat?x=1", "307 There"), hello()]).await;
+    assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
+    assert!(server.requests()[1].starts_with("POST /v2/chat?x=1 HTTP/1.1\r\n"));
+    let rounds = (0..4).map(|_| to("/v1/chat/completions", "308 There")).collect();
+    let server = Server::start(rounds).await;
+    assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::NoSuchModel);
+}
+
+#[tokio::test]
+async fn a_redirect_to_elsewhere_is_not_followed() {
+    let other = Server::saying("200 OK", EVENTS, HELLO).await;
+    for (place, status) in [
+        (format!("{}/v1?token=hidden", other.url), "307 There"),
+        ("https://127.0.0.1/v1".to_owned(), "308 There"),
+        ("//evil.example/v1".to_owned(), "307 There"),
+        ("/v2".to_owned(), "302 Found"),
+        (String::new(), "301 Moved"),
+    ] {
+        let bytes = format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n").into_bytes();
+        let server = Server::start(vec![Reply { bytes, then: Then::Close }]).await;
+        let error = ask(&*openai(&server)).await.unwrap_err();
+        assert_eq!(error.trouble, Trouble::NoSuchModel, "{error}");
+        assert!(!error.message.contains("hidden"), "{error}");
+    }
+    assert!(other.requests().is_empty());
+}
+
+#[tokio::test]
+async fn packed_contents_are_refused() {
+    let bytes = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n\x1f\x8b\x08".to_vec();
+    let server = Server::start(vec![Reply { bytes, then: Then::Close }]).await;
+    let error = ask(&*openai(&server)).await.unwrap_err();
+    expect!["Garbled: POST http://server/v1/chat/completions: answered with `gzip` contents, though plain ones were asked for"].assert_eq(&plain(&server, &error));
+    assert!(server.requests()[0].contains("accept-encoding: identity\r\n"));
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_given_up() {
+    let text = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "x".repeat(10_000));
+    for part in [&text, ": x", "{ "] {
+        let body = part.repeat(17 * 1024 * 1024 / part.len());
+        let server = Server::saying("200 OK", EVENTS, body.as_bytes()).await;
+        assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Garbled);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_answer_closes_the_connection() {
+    let begun = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"hel\"}}]}\n\n";
+    for bytes in ["", begun] {
+        let mut server = Server::start(vec![Reply { bytes: bytes.as_bytes().to_vec(), then: Then::Hold }]).await;
+        let model = openai(&server);
+        let (messages, tools) = (history(), tools());
+        let mut ignore = |_: crate::model::Part<'_>| {};
+        let answer = model.answer(question(&messages, &tools), &mut ignore);
+        let cancelled = tokio::time::timeout(Duration::from_millis(50), answer).await;
+        assert!(cancelled.is_err());
+        tokio::time::timeout(Duration::from_secs(5), server.left.recv()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_and_a_dead_one_replaced() {
+    let server = Server::start(vec![
+        reply("200 OK", JSON, WHOLE, Then::Next),
+        reply("200 OK", EVENTS, HELLO, Then::Next),
+        // It says good-bye without a word, as servers do to what was idle.
+        Reply { bytes: Vec::new(), then: Then::Close },
+        reply("200 OK", JSON, WHOLE, Then::Close),
+    ])
+    .await;
+    let model = openai(&server);
+    for _ in 0..3 {
+        assert_eq!(ask(&*model).await.unwrap().text, "hello");
+    }
+    assert_eq!(server.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn what_is_no_address_is_told_before_anything_is_sent() {
+    for url in ["", "localhost:8080", "ftp://host/v1", "http://", "http://me:secretword@host/v1", "/v1", "http://a b"] {
+        let error = open(provider(Kind::OpenAi, url)).unwrap_err();
+        assert_eq!(error.trouble, Trouble::BadRequest, "{url}");
+        assert!(!error.message.contains("secretword"), "{error}");
+    }
+    let mut wrong = provider(Kind::OpenAi, "http://localhost/v1");
+    wrong.key = Some(Secret::new("sk-with\nnewline"));
+    let error = open(wrong).unwrap_err();
+    assert!(!error.message.contains("newline") && error.message.contains("authorization"), "{error}");
+}
+
+#[tokio::test]
+async fn headers_that_a_person_adds_are_sent_and_not_told() {
+    let body = br#"{"error":{"message":"unknown tenant t-123456"}}"#;
+    let server = Server::saying("403 No", JSON, body).await;
+    let mut provider = provider(Kind::OpenAi, &server.url);
+    provider.headers = vec![("X-Tenant".to_owned(), Secret::new("t-123456"))];
+    let error = ask(&*open(provider).unwrap()).await.unwrap_err();
+    assert!(error.message.contains("unknown tenant [key]"), "{error}");
+    assert!(server.requests()[0].contains("x-tenant: t-123456\r\n"));
+}
+
+#[tokio::test]
+async fn debug_text_has_no_key() {
+    for kind in [Kind::OpenAi, Kind::Anthropic] {
+        let text = format!("{:?}", open(provider(kind, "http://localhost/v1")).unwrap());
+        assert!(text.contains("tiny") && !text.contains(KEY), "{text}");
+    }
+}
