@@ -9,15 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Why an address is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub(crate) struct Refused {
     /// After "leads to".
-    pub why: &'static str,
+    pub(crate) why: &'static str,
     /// A user may allow it for a host and port of their choice.
-    pub can_be_allowed: bool,
+    pub(crate) can_be_allowed: bool,
 }
 
 /// Fails for an address that is not on the public internet.
-pub fn check(address: IpAddr) -> Result<(), Refused> {
+pub(crate) fn check(address: IpAddr) -> Result<(), Refused> {
     match address {
         IpAddr::V4(address) => check_v4(address),
         IpAddr::V6(address) => check_v6(address),

@@ -7,7 +7,7 @@ use ringfence_kernel::{ErrorKind, ToolError};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum WebError {
+pub(crate) enum WebError {
     #[error("url {0}")]
     Url(String),
     #[error("`{host}` leads to {why}, which web tools do not reach{hint}")]

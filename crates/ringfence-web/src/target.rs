@@ -72,7 +72,7 @@ impl fmt::Display for Host {
 
 /// A URL that may be asked for.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     url: Url,
     host: Host,
     port: u16,
@@ -80,7 +80,7 @@ pub struct Target {
 
 impl Target {
     /// Reads and checks a URL. Looks nothing up.
-    pub fn parse(text: &str, private: &PrivateHosts) -> Result<Self, WebError> {
+    pub(crate) fn parse(text: &str, private: &PrivateHosts) -> Result<Self, WebError> {
         check_text(text)?;
         let url = Url::parse(text).map_err(|cause| WebError::Url(format!("cannot be read: {cause}")))?;
         Self::of(url, private)
@@ -161,7 +161,7 @@ impl Target {
     }
 
     /// `host:port`.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
