@@ -196,7 +196,7 @@ impl Writer {
         let name = String::from_utf8_lossy(&tag.name).into_owned();
         // Wherever it stands: the tokenizer reads what follows as its text.
         if name == "title" {
-            self.in_title = self.title.is_none();
+            self.in_title = true;
             return;
         }
         if let Some((skipped, depth)) = &mut self.skipping {
@@ -411,7 +411,11 @@ impl Writer {
     fn text(&mut self, text: &str) {
         self.step(text.len());
         if self.in_title {
-            self.title = Some(text.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|title| !title.is_empty());
+            let of_page = self.skipping.as_ref().is_none_or(|(skipped, _)| skipped == "head");
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            if of_page && self.title.is_none() && !words.is_empty() {
+                self.title = Some(words);
+            }
             return;
         }
         if self.skipping.is_some() {

@@ -1,1 +1,7 @@
-fn main() {}
+//! The web's tools on the whole road, against servers of our own.
+
+mod asking;
+mod bodies;
+mod inward;
+mod tls;
+mod world;
