@@ -7,21 +7,28 @@ mod address;
 mod call;
 mod client;
 mod decompress;
+mod engine;
 mod error;
 mod html;
 mod net;
 mod page;
 mod target;
 mod web_fetch;
+mod web_search;
 
 use std::sync::Arc;
 
 use ringfence_kernel::{NameTaken, Registry};
 
+pub use engine::{Engine, Key, Kind};
 pub use net::{Net, Resolver, SystemResolver, Trust};
 pub use target::PrivateHosts;
 
-/// Gives the web's tools to a registry.
-pub fn register(registry: &mut Registry, net: &Arc<Net>) -> Result<(), NameTaken> {
-    web_fetch::register(registry, Arc::clone(net))
+use web_search::Searching;
+
+/// Gives the web's tools to a registry. Without an engine there is nothing to search with.
+pub fn register(registry: &mut Registry, net: &Arc<Net>, engine: Option<Engine>) -> Result<(), NameTaken> {
+    web_fetch::register(registry, Arc::clone(net))?;
+    let searching = engine.map(|engine| Searching { net: Arc::new(net.also_to(&engine.url)), engine });
+    web_search::register(registry, searching)
 }

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
+use url::Url;
 
 use crate::error::WebError;
 use crate::target::{Host, PrivateHosts, Target};
@@ -76,6 +77,11 @@ impl Net {
     /// The system's resolver and certificates.
     pub fn of_system(private: PrivateHosts) -> Self {
         Self::new(Arc::new(SystemResolver), private, Trust::System)
+    }
+
+    /// The same, also for a host that the user wrote down, wherever it is.
+    pub(crate) fn also_to(&self, url: &Url) -> Self {
+        Self::new(Arc::clone(&self.resolver), self.private.and(url), self.trust.clone())
     }
 
     pub fn private(&self) -> &PrivateHosts {

@@ -27,6 +27,12 @@ impl PrivateHosts {
         entries.iter().map(|entry| parse_private(entry)).collect::<Result<_, _>>().map(Self)
     }
 
+    /// These, and the host of a URL.
+    pub(crate) fn and(&self, url: &Url) -> Self {
+        let one = url.host().map(Host::of).zip(url.port_or_known_default());
+        Self(self.0.iter().cloned().chain(one).collect())
+    }
+
     pub(crate) fn has(&self, host: &Host, port: u16) -> bool {
         self.0.iter().any(|(known, at)| known == host && *at == port)
     }

@@ -3,5 +3,6 @@
 mod asking;
 mod bodies;
 mod inward;
+mod searching;
 mod tls;
 mod world;

@@ -16,7 +16,7 @@ use ringfence_kernel::{
     Dialect, Host, Layer, Limits, MemoryStore, Moment, Parts, Preset, Principal, Record, Registry, Rule, Rules,
     Session, ToolCall, Word,
 };
-use ringfence_web::{Net, PrivateHosts, Resolver, Trust};
+use ringfence_web::{Engine, Net, PrivateHosts, Resolver, Trust};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -196,6 +196,7 @@ pub(crate) struct Setup {
     pub(crate) trust: Trust,
     pub(crate) approves: bool,
     pub(crate) limits: Limits,
+    pub(crate) engine: Option<Engine>,
 }
 
 impl Default for Setup {
@@ -207,17 +208,18 @@ impl Default for Setup {
             trust: Trust::Only(vec![CertificateDer::from(Vec::new())]),
             approves: false,
             limits: Limits::of(Dialect::Standard),
+            engine: None,
         }
     }
 }
 
 impl Setup {
     pub(crate) fn build(self) -> World {
-        let Self { names, private, rules, trust, approves, limits } = self;
+        let Self { names, private, rules, trust, approves, limits, engine } = self;
         let private = PrivateHosts::parse(&private).unwrap();
         let net = Arc::new(Net::new(Arc::new(names.clone()), private, trust));
         let mut registry = Registry::new();
-        ringfence_web::register(&mut registry, &net).unwrap();
+        ringfence_web::register(&mut registry, &net, engine).unwrap();
         let rules = rules.into_iter().map(|text| Rule::new(serde_json::from_value(text).unwrap(), "rule").unwrap());
         let policy = Rules::of(Preset::Ask).with(Layer::User, rules.collect());
         let (asked, trace) = (Arc::default(), Arc::default());
