@@ -125,6 +125,7 @@ fn standard(kind: ErrorKind) -> &'static str {
         ErrorKind::Cancelled => "CANCELLED",
         ErrorKind::UnknownTool => "UNKNOWN_TOOL",
         ErrorKind::Execution => "EXECUTION_ERROR",
+        ErrorKind::Network => "NETWORK_ERROR",
         ErrorKind::Unavailable => "UNAVAILABLE",
         ErrorKind::Io => "IO_ERROR",
         ErrorKind::Internal => "INTERNAL",
@@ -156,6 +157,7 @@ fn miniclaw(error: &ToolError) -> &'static str {
         | ErrorKind::Timeout
         | ErrorKind::Cancelled
         | ErrorKind::Execution
+        | ErrorKind::Network
         | ErrorKind::Unavailable
         | ErrorKind::Io
         | ErrorKind::Internal => "io_error",
@@ -181,6 +183,7 @@ fn crewagent(kind: ErrorKind) -> &'static str {
         ErrorKind::Cancelled => "E_CANCELLED",
         ErrorKind::UnknownTool | ErrorKind::Unavailable => "TOOL_NOT_AVAILABLE",
         ErrorKind::Execution => "TOOL_EXEC_FAILED",
+        ErrorKind::Network => "E_NETWORK",
         ErrorKind::PermissionDenied | ErrorKind::WrongType | ErrorKind::Io | ErrorKind::Internal => "E_INTERNAL",
     }
 }

@@ -56,6 +56,8 @@ pub enum ErrorKind {
     UnknownTool,
     /// Code could not be run to its end. A program that exits with an error is a success.
     Execution,
+    /// The host may not be reached, leads to an address that may not, or did not answer as it should.
+    Network,
     /// This machine cannot provide the tool safely, or not now.
     Unavailable,
     /// Any other failure of the file system.

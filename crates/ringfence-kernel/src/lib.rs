@@ -65,7 +65,7 @@ pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{
-    CODE, Context, Effect, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Tool, Touch, Verb,
+    CODE, Context, Effect, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, SEARCH, Tool, Touch, Verb,
 };
 pub use visible::{visible, visible_line};
 pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};

@@ -68,6 +68,20 @@ pub struct Limits {
     pub longest_run_time: Duration,
     /// How much time of processors a process of it may use.
     pub run_cpu_time: Duration,
+    /// Bytes of a page that are read, after decompression.
+    pub fetch_bytes: u64,
+    /// Bytes of a page that the reply has.
+    pub fetch_text_bytes: u64,
+    /// Bytes of headers that a server may send.
+    pub fetch_header_bytes: u64,
+    /// How often a request may be sent on.
+    pub fetch_redirects: u64,
+    /// How long a request may take, with all that it is sent on to.
+    pub fetch_time: Duration,
+    /// How long it may take to reach a host, its name and its TLS included.
+    pub fetch_connect_time: Duration,
+    /// How long a host may take to begin its answer.
+    pub fetch_first_byte_time: Duration,
     /// How long a call may take, approval not counted.
     pub call_time: Duration,
     /// How long a person has to answer.
@@ -106,6 +120,13 @@ impl Limits {
             run_time: Duration::from_secs(60),
             longest_run_time: Duration::from_secs(600),
             run_cpu_time: Duration::from_secs(600),
+            fetch_bytes: 10 * MIB,
+            fetch_text_bytes: MIB,
+            fetch_header_bytes: 64 * KIB,
+            fetch_redirects: 5,
+            fetch_time: Duration::from_secs(30),
+            fetch_connect_time: Duration::from_secs(10),
+            fetch_first_byte_time: Duration::from_secs(20),
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
             denials_in_a_row: 3,
@@ -163,6 +184,13 @@ impl Limits {
             run_time: self.run_time.min(other.run_time),
             longest_run_time: self.longest_run_time.min(other.longest_run_time),
             run_cpu_time: self.run_cpu_time.min(other.run_cpu_time),
+            fetch_bytes: self.fetch_bytes.min(other.fetch_bytes),
+            fetch_text_bytes: self.fetch_text_bytes.min(other.fetch_text_bytes),
+            fetch_header_bytes: self.fetch_header_bytes.min(other.fetch_header_bytes),
+            fetch_redirects: self.fetch_redirects.min(other.fetch_redirects),
+            fetch_time: self.fetch_time.min(other.fetch_time),
+            fetch_connect_time: self.fetch_connect_time.min(other.fetch_connect_time),
+            fetch_first_byte_time: self.fetch_first_byte_time.min(other.fetch_first_byte_time),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
             denials_in_a_row: self.denials_in_a_row.min(other.denials_in_a_row),

@@ -185,10 +185,13 @@ impl Hosts {
         Ok(Self { written: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
     }
 
-    /// `target` is `host:port`.
+    /// `target` is `host:port`, with `/path` behind it where that is known.
     pub(crate) fn contain(&self, target: &str, reach: Reach) -> bool {
-        let (name, port) = split_port(target);
-        let any = |hosts: &[Host], reach| hosts.iter().any(|host| host.is(&name, port, reach));
+        let (host, path) = split_path(target);
+        let (name, port) = split_port(host);
+        let any = |hosts: &[Host], reach| {
+            hosts.iter().any(|host| host.is(&name, port, reach) && host.path.is_about(path, reach))
+        };
         (self.include.is_empty() || any(&self.include, reach)) && !any(&self.exclude, reach.other())
     }
 }
@@ -197,6 +200,35 @@ impl Hosts {
 struct Host {
     name: HostName,
     port: Option<u16>,
+    path: Prefix,
+}
+
+/// Where the paths of a host begin that are meant; empty means anywhere.
+#[derive(Clone, Debug)]
+struct Prefix(String);
+
+impl Prefix {
+    /// A path that is not known, such as that of an encrypted connection, is never allowed by its beginning, and always
+    /// forbidden by it. The same holds where servers differ about what the path is.
+    fn is_about(&self, path: Option<&str>, reach: Reach) -> bool {
+        let prefix = self.0.trim_end_matches('/');
+        let Some(path) = path.filter(|_| !self.0.is_empty()) else {
+            return self.0.is_empty() || reach == Reach::Wide;
+        };
+        let begins = |path: &str, prefix: &str| {
+            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match reach {
+            _ if is_unclear(path) => reach == Reach::Wide,
+            Reach::Narrow => begins(path, prefix),
+            Reach::Wide => begins(&path.to_lowercase(), &prefix.to_lowercase()),
+        }
+    }
+}
+
+/// Whether a server could take the path for another one: escaped letters, steps up, empty names.
+fn is_unclear(path: &str) -> bool {
+    path.contains(['%', '\\', ';']) || path.contains("//") || path.split('/').any(|name| matches!(name, "." | ".."))
 }
 
 #[derive(Clone, Debug)]
@@ -210,14 +242,18 @@ enum HostName {
 impl Host {
     fn parse(pattern: &str) -> Result<Self, String> {
         let refuse =
-            |problem: &str| Err(format!("`{pattern}` {problem}; a host looks like `docs.rs` or `*.docs.rs:443`"));
-        if pattern.contains(['/', '@']) {
-            return refuse("is more than a host");
+            |problem: &str| Err(format!("`{pattern}` {problem}; a host looks like `docs.rs` or `*.docs.rs:443/std/`"));
+        if pattern.contains("://") || pattern.contains(['@', '?', '#']) {
+            return refuse("is more than a host and a path");
         }
         if !pattern.is_ascii() {
             return refuse("has letters that no host has: write it with `xn--`");
         }
-        let (name, port) = split_port(pattern);
+        let (host, path) = split_path(pattern);
+        if path.is_some_and(|path| is_unclear(path) || path.contains('*')) {
+            return refuse("has a path that can be taken for another one, or a `*` in it");
+        }
+        let (name, port) = split_port(host);
         if name.contains(':') && !name.starts_with('[') {
             return refuse("has a port that is none, or is an address that needs `[` and `]` around it");
         }
@@ -225,12 +261,12 @@ impl Host {
             return refuse("has a port that is none");
         }
         let name = match name.strip_prefix("*.") {
-            _ if name == "*" && !pattern.starts_with("*.") => HostName::Any,
+            _ if name == "*" && !host.starts_with("*.") => HostName::Any,
             Some(domain) if is_host(domain) => HostName::Below(format!(".{domain}")),
             None if is_host(&name) => HostName::Exact(name),
             _ => return refuse("is no host"),
         };
-        Ok(Self { name, port })
+        Ok(Self { name, port, path: Prefix(path.unwrap_or_default().to_owned()) })
     }
 
     fn is(&self, name: &str, port: Option<u16>, reach: Reach) -> bool {
@@ -254,6 +290,16 @@ fn is_host(name: &str) -> bool {
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     !bare.is_empty() && bare.chars().all(known) && !bare.split('.').any(str::is_empty)
+}
+
+/// The host and its port, and the path with its slash.
+fn split_path(text: &str) -> (&str, Option<&str>) {
+    text.find('/').map_or((text, None), |at| (&text[..at], Some(&text[at..])))
+}
+
+/// The host and its port of a place of the network.
+pub(crate) fn host_of(place: &str) -> &str {
+    split_path(place).0
 }
 
 /// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.
@@ -448,10 +494,43 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_meant_from_its_beginning_name_by_name() {
+        for pattern in ["docs.rs/std", "docs.rs/std/", "docs.rs:443/std"] {
+            for target in ["docs.rs:443/std", "docs.rs:443/std/", "docs.rs:443/std/vec/index.html"] {
+                check_host(&[pattern], target, BOTH);
+            }
+            check_host(&[pattern], "docs.rs:443/STD/vec", WIDE);
+            for other in ["docs.rs:443/", "docs.rs:443/stdx", "docs.rs:443/a/std", "evil.org:443/std"] {
+                check_host(&[pattern], other, NEITHER);
+            }
+        }
+        check_host(&["docs.rs/"], "docs.rs:443/std", BOTH);
+        check_host(&["docs.rs"], "docs.rs:443/std", BOTH);
+        check_host(&["*.docs.rs/a"], "b.docs.rs:80/a/c", BOTH);
+        check_host(&["[::1]:80/a"], "[::1]:80/a", BOTH);
+        check_host(&["docs.rs", "!docs.rs/private"], "docs.rs:443/private/a", NEITHER);
+        check_host(&["docs.rs", "!docs.rs/private"], "docs.rs:443/public", BOTH);
+    }
+
+    #[test]
+    fn a_path_that_is_not_known_or_not_clear_is_never_allowed_by_its_beginning() {
+        check_host(&["docs.rs/std"], "docs.rs:443", WIDE);
+        for path in ["std/%2e%2e/x", "std/..%2fx", "std/../x", "std//x", "std\\x", "std/;x", "%73td"] {
+            check_host(&["docs.rs/std"], &format!("docs.rs:443/{path}"), WIDE);
+        }
+        check_host(&["docs.rs"], "docs.rs:443/%2e%2e/x", BOTH);
+    }
+
+    #[test]
     fn what_is_no_host_is_refused() {
         for bad in [
             "",
             "https://docs.rs/",
+            "docs.rs/a?b",
+            "docs.rs/a/*",
+            "docs.rs/a/../b",
+            "docs.rs/%61",
+            "/a",
             "a@b",
             "*.",
             "*docs.rs",

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::strictest;
-use crate::{Bit, BitSet, Grant, Layer, Rule, RuleText, Rules, Session, Touch, Verb};
+use crate::{Bit, BitSet, Grant, Layer, NET, Rule, RuleText, Rules, SEARCH, Session, Touch, Verb};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
@@ -204,7 +204,7 @@ impl Preset {
         let ordinary = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Run];
         let anything_else =
             Rule { decision: Decision::Allow, effects: ordinary.to_vec(), ..Rule::ours("preset", None) };
-        [sensitive_names(), self.own_rules(), vec![other_hosts(), no_way_back(), anything_else]].concat()
+        [sensitive_names(), self.own_rules(), vec![other_hosts(), own_search(), no_way_back(), anything_else]].concat()
     }
 
     /// What the preset says that a looser one does not.
@@ -258,7 +258,21 @@ fn sensitive_names() -> Vec<Rule> {
 
 /// A host is reached without asking only where a rule allows it.
 fn other_hosts() -> Rule {
-    Rule { effects: vec![Verb::Fetch], ..Rule::ours("other host", Some("a host that no rule allows")) }
+    Rule {
+        effects: vec![Verb::Fetch],
+        mounts: vec![NET.to_owned()],
+        ..Rule::ours("other host", Some("a host that no rule allows"))
+    }
+}
+
+/// Who chose a search engine wants it used.
+fn own_search() -> Rule {
+    Rule {
+        decision: Decision::Allow,
+        effects: vec![Verb::Fetch],
+        mounts: vec![SEARCH.to_owned()],
+        ..Rule::ours("search", None)
+    }
 }
 
 impl Policy for Preset {

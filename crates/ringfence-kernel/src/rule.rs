@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pattern::{Hosts, PathName, Paths, Reach, path_pattern};
+use crate::pattern::{Hosts, PathName, Paths, Reach, host_of, path_pattern};
 use crate::registry::is_called;
 use crate::rule_text::Example;
 use crate::{Assurance, Bit, BitSet, Decision, Place, Question, Sensitivity, Touch, Verb, sensitivity};
@@ -163,7 +163,8 @@ impl Rule {
         if written.is_none() && (self.effects.is_empty() || !self.effects.iter().all(alike)) {
             return None;
         }
-        let pattern = |name: &str| if fetches { format!("!{name}") } else { format!("!{}", path_pattern(name)) };
+        let pattern =
+            |name: &str| if fetches { format!("!{}", host_of(name)) } else { format!("!{}", path_pattern(name)) };
         let mut patterns: Vec<String> = written.into_iter().flatten().cloned().collect();
         patterns.extend(touch.place.names().map(pattern));
         Some(format!("{key} = {}", quoted(&patterns)))

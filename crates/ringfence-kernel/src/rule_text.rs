@@ -11,7 +11,7 @@ use crate::pattern::{Hosts, Paths};
 use crate::registry::is_called;
 use crate::rule::{GROUPS, Rule, Seen};
 use crate::suggest::nearest;
-use crate::{Assurance, Bit, BitSet, Decision, NET, Verb};
+use crate::{Assurance, Bit, BitSet, Decision, NET, SEARCH, Verb};
 
 /// A rule as it is written. A key that is left out leaves open what it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ impl Rule {
             ("path", self.paths.is_some()),
             ("secret", self.secret.is_some()),
             ("protected", self.protected.is_some()),
-            ("mount", self.mounts.iter().any(|mount| mount != NET)),
+            ("mount", self.mounts.iter().any(|mount| mount != NET && mount != SEARCH)),
         ];
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
         let (fetches, touches_files) = match self.effects.as_slice() {

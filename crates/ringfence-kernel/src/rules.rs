@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grants::narrowest;
-use crate::pattern::path_pattern;
+use crate::pattern::{host_of, path_pattern};
 use crate::rule::{Seen, quoted};
 use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, RuleText, Touch, Verb, Verdict};
 
@@ -259,7 +259,7 @@ fn grant(layer: Layer, rule: &Rule, touch: &Touch, tool: &str) -> Option<String>
 /// The rule that allows a tool this very place.
 fn allowing(touch: &Touch, tool: &str) -> String {
     let names: Vec<String> = match touch.verb {
-        Verb::Fetch => touch.place.names().map(str::to_owned).collect(),
+        Verb::Fetch => touch.place.names().map(|name| host_of(name).to_owned()).collect(),
         _ => touch.place.names().map(path_pattern).collect(),
     };
     let place = match touch.verb {

@@ -80,8 +80,12 @@ pub struct Plan<W> {
     pub work: W,
 }
 
-/// The mount that stands for the network: its paths are `host:port`.
+/// The mount that stands for the network: its paths are `host:port`, and `host:port/path` where the path is known.
 pub const NET: &str = "net";
+
+/// The mount that stands for the search engine that the user chose: its paths are `host:port`. What is asked there goes to
+/// one host of their choice, so it is not one more host to be asked about.
+pub const SEARCH: &str = "search";
 
 /// The mount that stands for programs: its paths are languages.
 pub const CODE: &str = "code";
@@ -108,7 +112,7 @@ pub enum Verb {
     MoveAway,
     /// It goes away.
     Delete,
-    /// A request leaves for a host; the mount is `NET`.
+    /// A request leaves for a host; the mount is `NET` or `SEARCH`.
     Fetch,
     /// Contents go for good: nothing is kept to bring them back from.
     Lose,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_kernel::{
     Assurance, Bit, BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, NET, Place, Policy, Preset, Principal,
-    Question, Rule, Rules, Session, Touch, Verb, Verdict,
+    Question, Rule, Rules, SEARCH, Session, Touch, Verb, Verdict,
 };
 use serde_json::{Value, json};
 
@@ -258,8 +258,26 @@ fn a_preset_allows_what_is_done_to_files_and_in_jails_and_nothing_that_comes_lat
         let allowing = |rule: &&Rule| rule.decision() == Allow;
         let allowed: Vec<String> =
             rules.layers().flat_map(|(_, rules)| rules).filter(allowing).map(ToString::to_string).collect();
-        assert_eq!(allowed, [r#"{ name = "preset", decision = "allow", effect = ["look", "change", "run"] }"#]);
+        assert_eq!(
+            allowed,
+            [
+                r#"{ name = "search", decision = "allow", effect = "fetch", mount = "search" }"#,
+                r#"{ name = "preset", decision = "allow", effect = ["look", "change", "run"] }"#
+            ]
+        );
     }
+}
+
+#[test]
+fn the_search_engine_of_ones_choice_is_used_without_asking_until_a_secret_could_leave_by_it() {
+    let place = Place { mount: Arc::from(SEARCH), given: "search.example.org:443".to_owned(), ..Place::default() };
+    let sends = [Touch { verb: Verb::Fetch, place }];
+    for preset in Preset::ALL {
+        assert_eq!(decide_with(&Rules::of(preset), &sends, &[]).decision, Allow);
+        assert_eq!(decide_with(&Rules::of(preset), &sends, &[Bit::ReadSecret, Bit::SawUntrusted]).decision, Ask);
+    }
+    let denied = Rules::of(Preset::Ask).with(Layer::User, vec![rule(json!({"decision": "deny", "host": "*"}))]);
+    assert_eq!(decide_with(&denied, &sends, &[]).decision, Deny);
 }
 
 #[test]
@@ -678,7 +696,7 @@ fn the_layers_are_shown_in_the_order_in_which_they_decide() {
             "managed: m",
             "managed: secret, protected path, preset ask, other host, cannot be undone",
             "user: u",
-            "preset: third bit, third bit, secret, protected path, preset ask, other host, cannot be undone, preset",
+            "preset: third bit, third bit, secret, protected path, preset ask, other host, search, cannot be undone, preset",
         ]
     );
 }

@@ -90,6 +90,13 @@ max_run_open_files = 26
 run_duration = "27s"
 max_run_duration = 28
 max_run_cpu_duration = 29
+max_fetch_bytes = 33
+max_fetch_text_bytes = 34
+max_fetch_header_bytes = 35
+max_fetch_redirects = 36
+max_fetch_duration = 37
+max_fetch_connect_duration = 38
+max_fetch_first_byte_duration = 39
 max_tool_operation_duration = "13s"
 max_approval_duration = 14
 
@@ -105,6 +112,9 @@ deny = ["write_file"]
 
 [approval]
 pause_after_denials = 20
+
+[workspaces]
+site = "~/site"
 
 [mounts.pkg]
 path = "~/pkg"
@@ -124,11 +134,14 @@ fn every_key_as_json() -> String {
             "max_delete_names": 11, "max_walk_entries": 12, "max_undo_session_bytes": 18, "max_undo_bytes": 19,
             "max_run_memory_bytes": 20, "max_run_disk_bytes": 21, "max_run_tmp_bytes": 22, "max_run_file_bytes": 23, "max_run_output_bytes": 24, "max_run_processes": 25, "max_run_open_files": 26,
             "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
+            "max_fetch_bytes": 33, "max_fetch_text_bytes": 34, "max_fetch_header_bytes": 35, "max_fetch_redirects": 36,
+            "max_fetch_duration": 37, "max_fetch_connect_duration": 38, "max_fetch_first_byte_duration": 39,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
+        "workspaces": {"site": "~/site"},
         "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}},
     })
     .to_string()
@@ -143,6 +156,7 @@ fn check_every_key(settings: &Settings) {
     assert_eq!(settings.log, LogTo::Nowhere);
     assert_eq!(settings.workspace.as_deref(), Some("~/work"));
     assert_eq!(settings.max_tool_iterations, 7);
+    assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
     let run_code = RunCode {
         waiting_jails: 5,
         detect_toolchains: false,
@@ -179,6 +193,13 @@ fn check_every_key(settings: &Settings) {
         run_time: Duration::from_secs(27),
         longest_run_time: Duration::from_secs(28),
         run_cpu_time: Duration::from_secs(29),
+        fetch_bytes: 33,
+        fetch_text_bytes: 34,
+        fetch_header_bytes: 35,
+        fetch_redirects: 36,
+        fetch_time: Duration::from_secs(37),
+        fetch_connect_time: Duration::from_secs(38),
+        fetch_first_byte_time: Duration::from_secs(39),
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
         denials_in_a_row: 20,

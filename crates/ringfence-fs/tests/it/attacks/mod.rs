@@ -342,6 +342,7 @@ fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
         ErrorKind::Cancelled => ("CANCELLED", "io_error: ", "E_CANCELLED"),
         ErrorKind::UnknownTool => ("UNKNOWN_TOOL", "tool not found: ", "TOOL_NOT_AVAILABLE"),
         ErrorKind::Execution => ("EXECUTION_ERROR", "io_error: ", "TOOL_EXEC_FAILED"),
+        ErrorKind::Network => ("NETWORK_ERROR", "io_error: ", "E_NETWORK"),
         ErrorKind::Unavailable => ("UNAVAILABLE", "io_error: ", "TOOL_NOT_AVAILABLE"),
         ErrorKind::Io => ("IO_ERROR", "io_error: ", "E_INTERNAL"),
         ErrorKind::Internal => ("INTERNAL", "io_error: ", "E_INTERNAL"),

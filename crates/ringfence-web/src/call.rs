@@ -1,0 +1,45 @@
+//! Waiting for the network on behalf of one call, as long as somebody waits for the call.
+//!
+//! A call has a runtime of its own on its worker's thread. When the call is cancelled or its time is over, the work is
+//! dropped, and its sockets are closed with it.
+
+use std::time::Duration;
+
+use ringfence_kernel::Context;
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use crate::error::WebError;
+
+/// How often it is asked whether anybody still waits.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// Does the work, for at most this time.
+pub(crate) fn block_on<T>(
+    cx: &Context<'_>,
+    within: Duration,
+    work: impl Future<Output = Result<T, WebError>>,
+) -> Result<T, WebError> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(WebError::Start)?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            error = unwanted(cx) => Err(error),
+            result = work => result,
+            () = sleep(within) => Err(WebError::Slow("the request", within.as_secs_f64())),
+        }
+    });
+    // A name that is still being looked up holds nobody up.
+    runtime.shutdown_background();
+    result
+}
+
+/// Comes back when nobody waits any more.
+async fn unwanted(cx: &Context<'_>) -> WebError {
+    loop {
+        if let Err(stopped) = cx.check() {
+            return WebError::Unwanted(stopped);
+        }
+        sleep(ASK_EVERY).await;
+    }
+}

@@ -1,0 +1,134 @@
+//! Bodies as they were before they were compressed, up to a number of bytes.
+//!
+//! What comes out is counted while it comes out: of a body that would fill the memory, no more than the bound is ever
+//! held. One layer is undone; a server that packs a body twice is refused.
+
+use std::io::{self, Write};
+
+use brotli_decompressor::DecompressorWriter;
+use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use zstd::stream::raw::{DParameter, Decoder as RawZstd};
+use zstd::stream::zio;
+
+/// A buffer of the decoders.
+const BUFFER: usize = 16 << 10;
+
+/// The largest window that HTTP has for zstd (RFC 9659), as a power of two.
+const ZSTD_WINDOW: u32 = 23;
+
+/// What a server may have done to a body, as the header `accept-encoding` says it.
+pub(crate) const ACCEPTED: &str = "gzip, br, zstd";
+
+/// Takes a body as it comes.
+pub(crate) enum Decoder {
+    Plain(Sink),
+    Gzip(MultiGzDecoder<Sink>),
+    Deflate(ZlibDecoder<Sink>),
+    Brotli(Box<DecompressorWriter<Sink>>),
+    Zstd(Box<zio::Writer<Sink, RawZstd<'static>>>),
+}
+
+/// What is kept of a body.
+#[derive(Debug, Default)]
+pub(crate) struct Sink {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) most: usize,
+    /// There was more.
+    pub(crate) full: bool,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.most.saturating_sub(self.bytes.len());
+        if bytes.len() > room {
+            self.bytes.extend_from_slice(bytes.get(..room).unwrap_or_default());
+            self.full = true;
+            return Err(io::Error::other("the bound is reached"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Decoder {
+    /// For a body with this header `content-encoding`.
+    pub(crate) fn new(encoding: &str, most: usize) -> Result<Self, String> {
+        let sink = Sink { most, ..Sink::default() };
+        let names: Vec<String> = encoding
+            .split(',')
+            .map(|name| name.trim().to_ascii_lowercase())
+            .filter(|name| !matches!(name.as_str(), "" | "identity"))
+            .collect();
+        match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => Ok(Self::Plain(sink)),
+            ["gzip" | "x-gzip"] => Ok(Self::Gzip(MultiGzDecoder::new(sink))),
+            ["deflate"] => Ok(Self::Deflate(ZlibDecoder::new(sink))),
+            ["br"] => Ok(Self::Brotli(Box::new(DecompressorWriter::new(sink, BUFFER)))),
+            ["zstd"] => {
+                let mut raw = RawZstd::new().map_err(|cause| cause.to_string())?;
+                raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW)).map_err(|cause| cause.to_string())?;
+                Ok(Self::Zstd(Box::new(zio::Writer::new(sink, raw))))
+            }
+            [_] => Err("its compression is none that was asked for".to_owned()),
+            _ => Err("it is compressed more than once".to_owned()),
+        }
+    }
+
+    /// The next piece. False when nothing more is taken.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let written = match self {
+            Self::Plain(sink) => sink.write_all(bytes),
+            Self::Gzip(decoder) => decoder.write_all(bytes),
+            Self::Deflate(decoder) => decoder.write_all(bytes),
+            Self::Brotli(decoder) => decoder.write_all(bytes),
+            Self::Zstd(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
+        };
+        match written {
+            Ok(()) => Ok(true),
+            Err(_) if self.sink().full => Ok(false),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// All of it. Fails where the body ended too early.
+    pub(crate) fn finish(mut self) -> io::Result<Sink> {
+        if self.sink().full {
+            return Ok(std::mem::take(self.sink_mut()));
+        }
+        let finished = match &mut self {
+            Self::Plain(_) => Ok(()),
+            Self::Gzip(decoder) => decoder.try_finish(),
+            Self::Deflate(decoder) => decoder.try_finish(),
+            Self::Brotli(decoder) => decoder.close(),
+            Self::Zstd(decoder) => decoder.finish(),
+        };
+        match finished {
+            Err(cause) if !self.sink().full => Err(cause),
+            _ => Ok(std::mem::take(self.sink_mut())),
+        }
+    }
+
+    fn sink(&self) -> &Sink {
+        match self {
+            Self::Plain(sink) => sink,
+            Self::Gzip(decoder) => decoder.get_ref(),
+            Self::Deflate(decoder) => decoder.get_ref(),
+            Self::Brotli(decoder) => decoder.get_ref(),
+            Self::Zstd(decoder) => decoder.writer(),
+        }
+    }
+
+    fn sink_mut(&mut self) -> &mut Sink {
+        match self {
+            Self::Plain(sink) => sink,
+            Self::Gzip(decoder) => decoder.get_mut(),
+            Self::Deflate(decoder) => decoder.get_mut(),
+            Self::Brotli(decoder) => decoder.get_mut(),
+            Self::Zstd(decoder) => decoder.writer_mut(),
+        }
+    }
+}

@@ -1,0 +1,637 @@
+//! Where a request goes: a URL that was read once and may be asked for.
+//!
+//! A `Target` is http or https, has no credentials, and a host that is either a name of the public internet or an address
+//! that may be reached. Hosts are read as browsers read them, so that no spelling of an address is taken for a name.
+//!
+//! Not here: what a name leads to. Nothing is looked up before somebody said yes (`net.rs`).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ringfence_kernel::{Place, Touch, Verb};
+use url::{Host as UrlHost, Url};
+
+use crate::address;
+use crate::error::WebError;
+
+/// No longer URL is taken.
+const LONGEST: usize = 8 << 10;
+
+/// Hosts that the user lets web tools reach although they are not on the public internet: `host:port`, nothing else.
+#[derive(Clone, Debug, Default)]
+pub struct PrivateHosts(Vec<(Host, u16)>);
+
+impl PrivateHosts {
+    pub fn parse(entries: &[String]) -> Result<Self, String> {
+        entries.iter().map(|entry| parse_private(entry)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// These, and the host of a URL.
+    pub(crate) fn and(&self, url: &Url) -> Self {
+        let one = url.host().map(Host::of).zip(url.port_or_known_default());
+        Self(self.0.iter().cloned().chain(one).collect())
+    }
+
+    pub(crate) fn has(&self, host: &Host, port: u16) -> bool {
+        self.0.iter().any(|(known, at)| known == host && *at == port)
+    }
+}
+
+fn parse_private(entry: &str) -> Result<(Host, u16), String> {
+    let wrong = || format!("`{entry}` is no host and port, such as `wiki.internal:8080` or `[::1]:8080`");
+    let (name, port) = entry.rsplit_once(':').ok_or_else(wrong)?;
+    let port: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
+    let url = Url::parse(&format!("http://{name}/")).map_err(|_| wrong())?;
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
+    let host = url.host().filter(|_| plain && url.port().is_none()).ok_or_else(wrong)?;
+    Ok((Host::of(host), port))
+}
+
+/// A host, read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// In lower case, without a dot at the end.
+    Name(String),
+    Address(IpAddr),
+}
+
+impl Host {
+    fn of(host: UrlHost<&str>) -> Self {
+        match host {
+            UrlHost::Domain(name) => Self::Name(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()),
+            UrlHost::Ipv4(address) => Self::Address(IpAddr::V4(address)),
+            UrlHost::Ipv6(address) => Self::Address(IpAddr::V6(address)),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+/// A URL that may be asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    url: Url,
+    host: Host,
+    port: u16,
+}
+
+impl Target {
+    /// Reads and checks a URL. Looks nothing up.
+    pub(crate) fn parse(text: &str, private: &PrivateHosts) -> Result<Self, WebError> {
+        check_text(text)?;
+        let url = Url::parse(text).map_err(|cause| WebError::Url(format!("cannot be read: {cause}")))?;
+        Self::of(url, private)
+    }
+
+    /// Where a server sends on to.
+    pub(crate) fn join(&self, location: &str, private: &PrivateHosts) -> Result<Self, WebError> {
+        if location.len() > LONGEST || location.chars().any(|c| c.is_control() || c == '\\') {
+            return Err(WebError::Url("of a redirect is too long, or has a character that no URL has".to_owned()));
+        }
+        let url = self
+            .url
+            .join(location.trim())
+            .map_err(|cause| WebError::Url(format!("of a redirect cannot be read: {cause}")))?;
+        Self::of(url, private)
+    }
+
+    fn of(mut url: Url, private: &PrivateHosts) -> Result<Self, WebError> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(WebError::Url(format!(
+                "must begin with `https://` or `http://`, and not with `{}:`",
+                url.scheme()
+            )));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(WebError::Url("must not have a user or password in it; use a header".to_owned()));
+        }
+        let host = url.host().map(Host::of).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
+        let port = url.port_or_known_default().filter(|port| *port != 0);
+        let port = port.ok_or_else(|| WebError::Url("has the port 0, which is none".to_owned()))?;
+        url.set_fragment(None);
+        let target = Self { url, host, port };
+        if !private.has(&target.host, port) {
+            target.check_public()?;
+        }
+        Ok(target)
+    }
+
+    fn check_public(&self) -> Result<(), WebError> {
+        if let Some((_, why)) = OTHER_PORTS.iter().find(|(port, _)| *port == self.port) {
+            return Err(WebError::Port(self.port, why));
+        }
+        match &self.host {
+            Host::Name(name) => check_name(name).map_err(|why| WebError::Name(name.clone(), why)),
+            Host::Address(ip) => self.check_address(*ip, &PrivateHosts::default()),
+        }
+    }
+
+    /// Fails for an address that this host may not lead to.
+    pub(crate) fn check_address(&self, ip: IpAddr, private: &PrivateHosts) -> Result<(), WebError> {
+        let Err(refused) = address::check(ip) else { return Ok(()) };
+        let is_allowed = private.has(&self.host, self.port);
+        match refused.can_be_allowed {
+            true if is_allowed => Ok(()),
+            can_be_allowed => {
+                let entry =
+                    format!("; its user can allow it with `allow_private = [\"{}\"]` below `[web]`", self.authority());
+                let hint = if can_be_allowed { entry } else { String::new() };
+                Err(WebError::Inward { host: self.host.to_string(), why: refused.why, hint })
+            }
+        }
+    }
+
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
+    /// `host:port`.
+    pub(crate) fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// What the request line has.
+    pub(crate) fn path_and_query(&self) -> &str {
+        &self.url[url::Position::BeforePath..url::Position::AfterQuery]
+    }
+
+    /// What the header `Host` has.
+    pub(crate) fn host_header(&self) -> String {
+        match self.url.port() {
+            Some(port) => format!("{}:{port}", self.host),
+            None => self.host.to_string(),
+        }
+    }
+
+    pub(crate) fn same_origin(&self, other: &Self) -> bool {
+        self.url.scheme() == other.url.scheme() && self.host == other.host && self.port == other.port
+    }
+
+    /// For the policy: the host, and the path without what was asked of it.
+    pub(crate) fn touch(&self, mount: &str) -> Touch {
+        let given = format!("{}{}", self.authority(), self.url.path());
+        let place = Place { mount: Arc::from(mount), shown: given.clone(), given, ..Place::default() };
+        Touch { verb: Verb::Fetch, place }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url.as_str())
+    }
+}
+
+/// What parsers differ about is not left to one of them.
+fn check_text(text: &str) -> Result<(), WebError> {
+    let wrong = |problem: &str| Err(WebError::Url(problem.to_owned()));
+    if text.len() > LONGEST {
+        return wrong("must have at most 8192 bytes");
+    }
+    if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
+        return wrong("must have no spaces, control characters and backslashes in it");
+    }
+    let Some((scheme, rest)) = text.split_once(':') else { return wrong("must begin with `https://` or `http://`") };
+    let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    if is_web && rest.strip_prefix("//").is_none_or(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#'])) {
+        return wrong("has no host, such as `https://docs.rs/`");
+    }
+    Ok(())
+}
+
+/// Fails for a name that the public internet does not have.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let labels: Vec<&str> = name.split('.').collect();
+    let is_label = |label: &&str| {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        (1..=63).contains(&label.len()) && label.bytes().all(known) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.len() > 253 || !labels.iter().all(is_label) {
+        return Err("names have parts of at most 63 letters, digits and hyphens between dots");
+    }
+    if labels.len() < 2 {
+        return Err("it has no dot, so it is a name of the local network");
+    }
+    let last = labels.last().copied().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("it ends in a number, as only addresses do");
+    }
+    let ends = |ending: &&(&str, &str)| name.strip_suffix(ending.0).is_some_and(|rest| rest.ends_with('.'));
+    LOCAL_NAMES.iter().find(ends).map_or(Ok(()), |(_, why)| Err(why))
+}
+
+/// Endings that are not of the public internet.
+const LOCAL_NAMES: &[(&str, &str)] = &[
+    ("localhost", "it is this machine itself (RFC 6761)"),
+    ("local", "it is a name of the local link (RFC 6762)"),
+    ("internal", "it is a name of a private network (reserved by ICANN)"),
+    ("home.arpa", "it is a name of a home network (RFC 8375)"),
+    ("in-addr.arpa", "it is an address and no host"),
+    ("ip6.arpa", "it is an address and no host"),
+    ("localdomain", "it is this machine itself"),
+    ("lan", "it is a name of a private network"),
+    ("home", "it is a name of a private network"),
+    ("corp", "it is a name of a private network"),
+    ("intranet", "it is a name of a private network"),
+    ("private", "it is a name of a private network"),
+    ("test", "it is a name for tests (RFC 6761)"),
+    ("invalid", "no host has such a name (RFC 6761)"),
+    ("example", "it is a name for examples (RFC 6761)"),
+    ("onion", "it is a name of another network (RFC 7686)"),
+    ("alt", "it is a name of another network (RFC 9476)"),
+];
+
+/// Ports of services that could be made to do something by the text of a request; browsers leave them out too.
+const OTHER_PORTS: &[(u16, &str)] = &[
+    (1, "tcpmux"),
+    (7, "echo"),
+    (9, "discard"),
+    (11, "systat"),
+    (13, "daytime"),
+    (15, "netstat"),
+    (17, "quotes"),
+    (19, "chargen"),
+    (20, "file transfer"),
+    (21, "file transfer"),
+    (22, "secure shell"),
+    (23, "telnet"),
+    (25, "mail"),
+    (37, "time"),
+    (42, "name server"),
+    (43, "whois"),
+    (53, "names"),
+    (69, "file transfer"),
+    (77, "remote jobs"),
+    (79, "finger"),
+    (87, "terminal link"),
+    (95, "supdup"),
+    (101, "host names"),
+    (102, "iso-tsap"),
+    (103, "gppitnp"),
+    (104, "acr-nema"),
+    (109, "mail"),
+    (110, "mail"),
+    (111, "remote calls"),
+    (113, "identities"),
+    (115, "file transfer"),
+    (117, "uucp"),
+    (119, "news"),
+    (123, "time"),
+    (135, "remote calls"),
+    (137, "names of Windows networks"),
+    (139, "files of Windows networks"),
+    (143, "mail"),
+    (161, "management"),
+    (179, "routes"),
+    (389, "directories"),
+    (427, "service location"),
+    (445, "files of Windows networks"),
+    (465, "mail"),
+    (512, "remote programs"),
+    (513, "remote login"),
+    (514, "remote shell"),
+    (515, "printers"),
+    (526, "tempo"),
+    (530, "remote calls"),
+    (531, "chat"),
+    (532, "news"),
+    (540, "uucp"),
+    (548, "files of Apple networks"),
+    (554, "streams"),
+    (556, "remote files"),
+    (563, "news"),
+    (587, "mail"),
+    (601, "logs"),
+    (636, "directories"),
+    (873, "rsync"),
+    (989, "file transfer"),
+    (990, "file transfer"),
+    (993, "mail"),
+    (995, "mail"),
+    (1719, "calls"),
+    (1720, "calls"),
+    (1723, "tunnels"),
+    (2049, "remote files"),
+    (2375, "containers"),
+    (2376, "containers"),
+    (3306, "a database"),
+    (3389, "remote desktops"),
+    (3659, "passwords"),
+    (4045, "remote locks"),
+    (4190, "mail filters"),
+    (5060, "calls"),
+    (5061, "calls"),
+    (5432, "a database"),
+    (6000, "screens"),
+    (6379, "a database"),
+    (6566, "scanners"),
+    (6665, "chat"),
+    (6666, "chat"),
+    (6667, "chat"),
+    (6668, "chat"),
+    (6669, "chat"),
+    (6679, "chat"),
+    (6697, "chat"),
+    (10080, "backups"),
+    (11211, "a cache"),
+    (27017, "a database"),
+];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{PrivateHosts, Target};
+
+    fn private(entries: &[&str]) -> PrivateHosts {
+        PrivateHosts::parse(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[track_caller]
+    fn goes(url: &str, authority: &str, path: &str) {
+        let target = Target::parse(url, &PrivateHosts::default()).unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert_eq!((target.authority().as_str(), target.path_and_query()), (authority, path), "{url}");
+    }
+
+    #[track_caller]
+    fn refused(url: &str, why: &str) {
+        match Target::parse(url, &PrivateHosts::default()) {
+            Ok(target) => panic!("{url} is taken for {target}"),
+            Err(error) => assert!(error.to_string().contains(why), "{url}: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_url_is_read_as_browsers_read_it() {
+        goes("https://docs.rs", "docs.rs:443", "/");
+        goes("http://docs.rs/a?b=c#d", "docs.rs:80", "/a?b=c");
+        goes("HTTPS://Docs.RS./a/../b", "docs.rs:443", "/b");
+        goes("https://docs.rs:8443/%2e%2e/x", "docs.rs:8443", "/x");
+        goes("https://b\u{fc}cher.de/", "xn--bcher-kva.de:443", "/");
+        goes("https://1.1.1.1/", "1.1.1.1:443", "/");
+        goes("https://0x01010101/", "1.1.1.1:443", "/");
+        goes("https://[2606:4700::1111]/", "[2606:4700::1111]:443", "/");
+        goes("https://a_b.example.org/", "a_b.example.org:443", "/");
+        goes("https://docs\u{3002}rs/", "docs.rs:443", "/");
+    }
+
+    #[test]
+    fn what_is_no_url_of_the_web_is_refused() {
+        for (url, why) in [
+            ("", "must begin"),
+            ("docs.rs", "must begin"),
+            ("//docs.rs/", "must begin"),
+            ("ftp://docs.rs/", "must begin"),
+            ("file:///etc/passwd", "must begin"),
+            ("data:text/html,x", "must begin"),
+            ("javascript:alert(1)", "must begin"),
+            ("gopher://docs.rs/", "must begin"),
+            ("ws://docs.rs/", "must begin"),
+            ("jar:http://docs.rs/", "must begin"),
+            ("http:docs.rs", "no host"),
+            ("http:/docs.rs", "no host"),
+            ("http://", "no host"),
+            ("http:///x", "no host"),
+            ("http://?x", "no host"),
+            ("http://#x", "no host"),
+            ("https://:80/", "cannot be read"),
+            ("http://a b.org/", "no spaces"),
+            (" http://docs.rs/", "no spaces"),
+            ("http://docs.rs/\n", "no spaces"),
+            ("http://docs.rs/\r\nHost: x", "no spaces"),
+            ("http://docs.rs\\@evil.org/", "backslashes"),
+            ("http://docs.rs/\u{0}", "control"),
+            ("http://docs.rs%00.evil.org/", "cannot be read"),
+            ("http://docs.rs%0d%0a/", "cannot be read"),
+            ("http://user@docs.rs/", "user or password"),
+            ("http://user:secret@docs.rs/", "user or password"),
+            ("http://:secret@docs.rs/", "user or password"),
+            ("http://docs.rs@127.0.0.1/", "user or password"),
+            ("http://docs.rs:0/", "port 0"),
+            ("http://docs.rs:99999/", "cannot be read"),
+            ("http://docs.rs:x/", "cannot be read"),
+            ("http://[docs.rs]/", "cannot be read"),
+            ("http://[fe80::1%25lo]/", "cannot be read"),
+            ("http://[::1/", "cannot be read"),
+            ("http://1.2.3.4.5/", "cannot be read"),
+            ("http://256.1.1.1/", "cannot be read"),
+            ("http://0x100000000/", "cannot be read"),
+            ("http://a..b.org/", "parts"),
+            ("http://.docs.rs/", "parts"),
+            ("http://-a.org/", "parts"),
+            ("http://a!b.org/", "parts"),
+        ] {
+            refused(url, why);
+        }
+        refused(&format!("http://docs.rs/{}", "a".repeat(9000)), "8192");
+        refused(&format!("http://{}.org/", "a".repeat(64)), "parts");
+        refused(&format!("http://{}org/", "abc.".repeat(80)), "parts");
+    }
+
+    #[test]
+    fn every_spelling_of_an_address_that_is_not_public_is_refused() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://127.0.1/",
+            "http://2130706433/",
+            "http://0x7f000001/",
+            "http://0x7f.1/",
+            "http://0X7F.0.0.1/",
+            "http://0177.0.0.1/",
+            "http://017700000001/",
+            "http://0177.0x0.0.1/",
+            "http://127.0.0.1./",
+            "http://%31%32%37.0.0.1/",
+            "http://\u{ff11}\u{ff12}\u{ff17}.0.0.1/",
+            "http://127\u{3002}0\u{3002}0\u{3002}1/",
+            "http://\u{2460}27.0.0.1/",
+            "http://[::1]/",
+            "http://[0:0:0:0:0:0:0:1]/",
+        ] {
+            refused(url, "this machine itself");
+        }
+        for (url, why) in [
+            ("http://0/", "no address"),
+            ("http://0.0.0.0/", "no address"),
+            ("http://[::]/", "no address"),
+            ("http://[::ffff:127.0.0.1]/", "IPv4"),
+            ("http://[::ffff:7f00:1]/", "IPv4"),
+            ("http://[::127.0.0.1]/", "IPv4"),
+            ("http://[64:ff9b::7f00:1]/", "IPv4"),
+            ("http://[2002:7f00:1::]/", "IPv4"),
+            ("http://169.254.169.254/latest/meta-data/", "metadata"),
+            ("http://0xa9fea9fe/", "metadata"),
+            ("http://2852039166/", "metadata"),
+            ("http://0251.0376.0251.0376/", "metadata"),
+            ("http://[fd00:ec2::254]/", "metadata"),
+            ("http://100.100.100.200/", "metadata"),
+            ("http://168.63.129.16/", "metadata"),
+            ("http://10.1/", "private"),
+            ("http://192.168.257/", "private"),
+            ("http://172.16.0.1:8080/", "private"),
+            ("http://[fc00::1]/", "private"),
+            ("http://[fe80::1]/", "link"),
+            ("http://100.64.0.1/", "carrier"),
+            ("http://224.0.0.1/", "group"),
+            ("http://255.255.255.255/", "reserved"),
+        ] {
+            refused(url, why);
+        }
+    }
+
+    #[test]
+    fn names_of_other_networks_are_refused() {
+        for (url, why) in [
+            ("http://localhost/", "no dot"),
+            ("http://LOCALHOST./", "no dot"),
+            ("http://intranet/", "no dot"),
+            ("http://a.localhost/", "this machine"),
+            ("http://printer.local/", "local link"),
+            ("http://metadata.google.internal/", "private network"),
+            ("http://Metadata.Google.Internal./", "private network"),
+            ("http://router.home.arpa/", "home network"),
+            ("http://nas.lan/", "private network"),
+            ("http://wiki.corp/", "private network"),
+            ("http://x.test/", "tests"),
+            ("http://x.onion/", "another network"),
+            ("http://1.0.0.127.in-addr.arpa/", "address"),
+        ] {
+            refused(url, why);
+        }
+        goes("https://local.example.org/", "local.example.org:443", "/");
+        goes("https://mylocal.com/", "mylocal.com:443", "/");
+    }
+
+    #[test]
+    fn ports_of_other_services_are_refused() {
+        for port in [21, 22, 25, 53, 110, 445, 2375, 3306, 5432, 6379, 6667, 11211] {
+            refused(&format!("http://docs.rs:{port}/"), "not used for the web");
+        }
+        goes("http://docs.rs:8080/", "docs.rs:8080", "/");
+    }
+
+    #[test]
+    fn what_the_user_allows_is_that_host_and_that_port() {
+        let allowed = private(&[
+            "127.0.0.1:8080",
+            "wiki.internal:80",
+            "[::1]:9000",
+            "searx:8888",
+            "169.254.169.254:80",
+            "10.0.0.1:22",
+        ]);
+        for url in [
+            "http://127.0.0.1:8080/",
+            "http://0x7f.1:8080/",
+            "http://wiki.internal/",
+            "http://[::1]:9000/",
+            "http://searx:8888/",
+            "http://10.0.0.1:22/",
+        ] {
+            Target::parse(url, &allowed).unwrap_or_else(|error| panic!("{url}: {error}"));
+        }
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.0.0.2:8080/",
+            "http://wiki.internal:8080/",
+            "http://a.wiki.internal/",
+            "http://localhost:8080/",
+        ] {
+            assert!(Target::parse(url, &allowed).is_err(), "{url}");
+        }
+        let metadata = Target::parse("http://169.254.169.254/", &allowed).unwrap();
+        assert!(metadata.check_address("169.254.169.254".parse().unwrap(), &allowed).is_err());
+    }
+
+    #[test]
+    fn what_is_no_host_and_port_cannot_be_allowed() {
+        for entry in [
+            "",
+            "wiki",
+            "wiki.internal",
+            "wiki:0",
+            "wiki:99999",
+            "*.internal:80",
+            "http://wiki:80",
+            "a@b:80",
+            "a/b:80",
+            "::1",
+        ] {
+            assert!(PrivateHosts::parse(&[entry.to_owned()]).is_err(), "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_read_as_strictly() {
+        let (none, target) =
+            (PrivateHosts::default(), Target::parse("https://docs.rs/a/b", &PrivateHosts::default()).unwrap());
+        assert_eq!(target.join("../c?d", &none).unwrap().to_string(), "https://docs.rs/c?d");
+        assert_eq!(target.join("//other.org/x", &none).unwrap().to_string(), "https://other.org/x");
+        for inward in [
+            "http://127.0.0.1/",
+            "//127.1/x",
+            "http://[::1]/",
+            "file:///etc/passwd",
+            "javascript:x",
+            "\\\\evil",
+            "http://a@b.org/",
+            "http://localhost/",
+            "http://169.254.169.254/",
+            "https://docs.rs:22/",
+        ] {
+            assert!(target.join(inward, &none).is_err(), "{inward}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_text_makes_it_panic(text in "(https?:)?/{0,3}[-a-z0-9.:@%\\[\\]/\\\\?# \u{ff10}\u{3002}]{0,40}") {
+            if let Ok(target) = Target::parse(&text, &PrivateHosts::default()) {
+                // What was taken once is taken again, for the same.
+                let again = Target::parse(&target.to_string(), &PrivateHosts::default()).unwrap();
+                prop_assert_eq!(again.authority(), target.authority());
+            }
+        }
+
+        #[test]
+        fn an_address_in_any_number_format_is_that_address(a: u8, b: u8, c: u8, d: u8, form in 0..5) {
+            let number = u32::from_be_bytes([a, b, c, d]);
+            let host = match form {
+                0 => format!("{a}.{b}.{c}.{d}"),
+                1 => format!("{number}"),
+                2 => format!("{number:#x}"),
+                3 => format!("0{number:o}"),
+                _ => format!("0x{a:x}.0{b:o}.{}", u16::from_be_bytes([c, d])),
+            };
+            let taken = Target::parse(&format!("http://{host}/"), &PrivateHosts::default());
+            let public = crate::address::check([a, b, c, d].into()).is_ok();
+            prop_assert_eq!(taken.is_ok(), public);
+            if let Ok(target) = taken {
+                prop_assert_eq!(target.authority(), format!("{a}.{b}.{c}.{d}:80"));
+            }
+        }
+    }
+}

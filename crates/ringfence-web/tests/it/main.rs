@@ -1,0 +1,8 @@
+//! The web's tools on the whole road, against servers of our own.
+
+mod asking;
+mod bodies;
+mod inward;
+mod searching;
+mod tls;
+mod world;
