@@ -247,7 +247,6 @@ impl Cgroup {
     }
 
     /// Whether a process could not be started because there were too many.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the reply of the tool"))]
     pub(crate) fn pids_hit(&self) -> bool {
         self.refused() > self.refusals
     }
