@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{EndedBy, Failure, Fallback, Sandbox, Settings, Standing, Toolchain, Wall, falls_back, probe};
 use rustix::process::geteuid;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::escapes::{Host, Outcome, try_all};
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
@@ -200,6 +201,27 @@ fn roots_own_workspace_is_refused() {
     std::os::unix::fs::chown(world.path(), Some(0), Some(0)).unwrap();
     let failure = world.run(&["true"], "", &Seen::default()).unwrap_err();
     assert!(failure.to_string().contains("the workspace is root's"), "{failure}");
+}
+
+/// Refuses this process what we build jails with and `bwrap` does not. That is as near as a test comes to a machine that lets
+/// only `bwrap` do it.
+#[test]
+fn where_only_bwrap_can_build_jails_it_does() {
+    everyone_alone("fallback::where_only_bwrap_can_build_jails_it_does", || {
+        let Some(world) = World::by_bwrap() else { return };
+        let calls = [libc::SYS_fsopen, libc::SYS_open_tree, libc::SYS_move_mount].map(|call| (call, Vec::new()));
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        let filter = SeccompFilter::new(calls.into_iter().collect(), SeccompAction::Allow, refuse, arch).unwrap();
+        seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        let start = |fallback| Sandbox::start(Settings { program: program(), fallback, ..Settings::new() });
+        assert!(falls_back(&probe(&program())));
+        assert!(matches!(start(Fallback::None), Err(Failure::Unavailable { .. })));
+        let world = World { sandbox: start(Fallback::Bwrap).unwrap(), ..world };
+        let ended = world.bash("echo hello");
+        assert_eq!(ended.stdout.text(), "hello\n", "{}", ended.stderr.text());
+        assert!(ended.walls.contains(&Wall::Bwrap), "{:?}", ended.walls);
+    });
 }
 
 #[test]

@@ -114,6 +114,24 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
     });
 }
 
+#[test]
+fn everything_dies_with_the_launcher_too() {
+    everyone_alone("lives::everything_dies_with_the_launcher_too", || {
+        let Some(world) = World::by_bwrap() else { return };
+        let launcher = spawner_of(getpid(), &world);
+        let name = format!("jailed-by-bwrap-{}", getpid().as_raw_nonzero());
+        let command = format!("(setsid bash -c 'exec -a {name} sleep 1000' &); sleep 1000");
+        thread::scope(|scope| {
+            let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &Seen::default()));
+            let sleeper = handle(find(&name));
+            pidfd_send_signal(handle(launcher), Signal::KILL).unwrap();
+            assert!(matches!(run.join().unwrap(), Err(Failure::Lost(_))));
+            assert_dies(&sleeper);
+        });
+        assert_eq!(world.says("echo again"), "again\n");
+    });
+}
+
 /// A wall that is promised and cannot be had is no reason to do without it.
 #[test]
 fn nothing_runs_where_the_kernel_has_no_landlock() {
