@@ -134,6 +134,23 @@ fn toolchains_are_shown_and_their_secrets_are_not() {
 }
 
 #[test]
+fn a_workspace_among_the_systems_files_is_covered_there_too() {
+    let place = Path::new("/usr/src");
+    if !geteuid().is_root() || !place.is_dir() {
+        return note("skipped: a workspace in `/usr/src`, which takes root");
+    }
+    let Some(world) = World::by_bwrap() else { return };
+    let directory = tempfile::tempdir_in(place).unwrap();
+    fs::write(directory.path().join(".env"), "secret").unwrap();
+    fs::write(directory.path().join("open"), "open").unwrap();
+    give_away(directory.path());
+    let mut world = World { directory, ..world };
+    world.masked = vec![".env".into()];
+    let own = world.path().display().to_string();
+    assert_eq!(world.says(&format!("cat .env {own}/.env open {own}/open")), "openopen");
+}
+
+#[test]
 fn runs_end_as_in_any_jail() {
     everyone("fallback::runs_end_as_in_any_jail", || {
         let Some(mut world) = World::by_bwrap() else { return };
