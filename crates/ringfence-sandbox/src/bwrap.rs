@@ -63,7 +63,7 @@ pub(crate) const BROUGHT: [Wall; 7] = [
 /// Where a system keeps it. No `PATH` is asked.
 const PLACES: [&str; 2] = ["/usr/bin/bwrap", "/bin/bwrap"];
 
-/// Older ones cannot bound a file system in memory.
+/// Older ones cannot do all that they are told: bounds on file systems in memory, no further user namespaces.
 const OLDEST: (u32, u32) = (0, 8);
 
 /// A `bwrap` that may be used.

@@ -247,7 +247,6 @@ impl Cgroup {
     }
 
     /// Whether a process could not be started because there were too many.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the reply of the tool"))]
     pub(crate) fn pids_hit(&self) -> bool {
         self.refused() > self.refusals
     }
@@ -593,6 +592,65 @@ os._exit(0)";
         assert_eq!(found(), None);
         divide("app.slice", "cpu memory pids\n");
         assert_eq!(found(), Some(Kind::Two { base: mount.join("app.slice") }));
+    }
+
+    /// Where version 2 is mounted, beside version 1 or alone, and root may make groups.
+    fn mounted_two() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?.to_owned();
+        let base = Path::new(&mount).join(format!("test-{}-two", std::process::id()));
+        fs::create_dir(&base).is_ok().then_some(base)
+    }
+
+    /// With the kernel's own files: entering, ending all at once, and going. Controllers may be version 1's here, so that
+    /// limits are for the next test.
+    #[test]
+    fn a_group_of_version_two_is_entered_ended_and_removed() {
+        let Some(base) = mounted_two() else { return println!("no control groups of version 2 to make here") };
+        let groups = Cgroups::at(Kind::Two { base: base.clone() });
+        let place = groups.place.clone().unwrap();
+        let name = place.create().unwrap();
+        let door = fs::OpenOptions::new().write(true).open(base.join(&name).join("cgroup.procs")).unwrap();
+        let group = Cgroup { place, name: name.clone(), doors: vec![door.into()], kills: 0, refusals: 0 };
+        let daemons = "import os, signal\nos.close(1); os.close(2)\n\
+                       for _ in range(5):\n    if os.fork() == 0: os.setsid(); signal.pause()";
+        assert!(run(&group, daemons).status.success());
+        assert_eq!(group.processes().len(), 5);
+        group.kill();
+        drop((group, groups));
+        assert!(!base.join(name).exists());
+        fs::remove_dir(base).unwrap();
+    }
+
+    /// The rest of it, with files in the place of the kernel's.
+    #[test]
+    fn limits_of_version_two_are_written_and_its_counts_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("ringfence-1-2-3");
+        fs::create_dir(&group).unwrap();
+        let file = |name: &str, text: &str| fs::write(group.join(name), text).unwrap();
+        for name in ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cgroup.procs"] {
+            file(name, "");
+        }
+        file("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n");
+        file("pids.events", "max 4\n");
+        let groups = Cgroups::at(Kind::Two { base: directory.path().to_owned() });
+        let place = groups.place.clone().unwrap();
+        let limits = JailLimits { memory_bytes: 48 * MIB, processes: 9, ..JailLimits::default() };
+        let made = Cgroup::prepare(&place, "ringfence-1-2-3".to_owned(), &limits).unwrap();
+        let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
+        let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"].map(read);
+        assert_eq!(written, ["50331648", "0", "1", "9"]);
+        assert!(!made.oom_killed() && !made.pids_hit(), "what earlier runs did is not this one's");
+        file("memory.events", "oom_kill 4\n");
+        file("pids.events", "max 5\n");
+        assert!(made.oom_killed() && made.pids_hit());
+        assert!(!made.is_reusable());
+        // Without swap, or on an older kernel, it is still a group; without a bound on memory it is none.
+        fs::remove_file(group.join("memory.swap.max")).unwrap();
+        assert!(made.limit(&limits).is_ok());
+        fs::remove_file(group.join("memory.max")).unwrap();
+        assert!(made.limit(&limits).is_err());
     }
 
     #[test]

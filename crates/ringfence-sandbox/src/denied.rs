@@ -36,6 +36,14 @@ pub enum Barrier {
     Space,
     /// A system call that is refused.
     Kernel,
+    /// There were as many processes as a run may have.
+    Processes,
+}
+
+/// What is sure without looking at what was printed: a run that had too many processes.
+pub fn crowded(most: u64, writable: &'static [&'static str]) -> Denied {
+    let message = format!("the run had {most} processes and threads, as many as it may, and could start no more");
+    Denied { wall: Barrier::Processes, message, writable }
 }
 
 /// Looks at what a program printed as errors, the last lines first: they say why it ended.

@@ -15,14 +15,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Dir, Mode, OFlags, open, openat};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, wait};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::bwrap::Backend;
 use crate::claim::{self, Layer};
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
 use crate::lockdown::{self, drop_capabilities};
-use crate::message::{LONGEST, Order, Reply, Status, Step, Trouble};
+use crate::message::{Beyond, LONGEST, Order, Reply, Status, Step, Trouble};
 use crate::sys::{self, Side};
 
 /// How often the memory of a jail without a cgroup is counted.
@@ -97,8 +97,7 @@ impl Ready {
         let started = Reply::Started { proc: self.furnished.proc };
         let _ = sys::send(reply.as_fd(), &started.encode(), &[self.layer.upper.as_fd()]);
         let count = if self.furnished.proc { Count::Own } else { Count::Above(&self.furnished.above) };
-        let memory = (!order.memory_kept).then_some((order.limits.memory_bytes, count));
-        Ok(reap(self.program, &self.ended, memory))
+        Ok(reap(self.program, &self.ended, &Bounds::of(&order, count)))
     }
 }
 
@@ -120,33 +119,53 @@ pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<bool, Trouble> {
     }
 }
 
+/// What the first process looks after while a program runs.
+pub(crate) struct Bounds<'a> {
+    /// Nothing, where a cgroup keeps it.
+    memory: Option<u64>,
+    cpu: Duration,
+    count: Count<'a>,
+}
+
+impl<'a> Bounds<'a> {
+    pub(crate) fn of(order: &Order, count: Count<'a>) -> Self {
+        let memory = (!order.memory_kept).then_some(order.limits.memory_bytes);
+        Self { memory, cpu: order.limits.cpu.max(Duration::from_secs(1)), count }
+    }
+}
+
 /// Reaps whatever ends, until the program has, then kills and reaps the rest.
-pub(crate) fn reap(program: Pid, ended: &OwnedFd, memory: Option<(u64, Count<'_>)>) -> Reply {
-    let mut too_much = false;
+pub(crate) fn reap(program: Pid, ended: &OwnedFd, bounds: &Bounds<'_>) -> Reply {
+    let mut beyond = None;
     let status = loop {
+        let cpu = bounds.count.cpu_at_end(program);
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == program => {
-                break match status.terminating_signal() {
+                let status = match status.terminating_signal() {
                     Some(signal) => Status::Killed(signal),
                     None => Status::Exited(status.exit_status().unwrap_or_default()),
                 };
+                // Who does not heed the signal that says so is killed a second later.
+                let used_up = status == Status::Killed(libc::SIGKILL) && cpu.is_some_and(|used| used >= bounds.cpu);
+                beyond = beyond.or(used_up.then_some(Beyond::Cpu));
+                break status;
             }
             Ok(Some(_)) => continue,
             Ok(None) => {}
             // The program was ours, and nobody else waits for it.
             Err(_) => break Status::Killed(libc::SIGKILL),
         }
-        let every = memory.as_ref().map(|_| Timespec::try_from(MEMORY_EVERY).unwrap_or_default());
+        let every = bounds.memory.map(|_| Timespec::try_from(MEMORY_EVERY).unwrap_or_default());
         let quiet = poll(&mut [PollFd::new(ended, PollFlags::IN)], every.as_ref()) == Ok(0);
         if !quiet {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
-        } else if !too_much && memory.as_ref().is_some_and(|(most, count)| count.resident() > *most) {
-            too_much = true;
+        } else if beyond.is_none() && bounds.memory.is_some_and(|most| bounds.count.resident() > most) {
+            beyond = Some(Beyond::Memory);
             sys::kill_all();
         }
     };
     end_all();
-    Reply::Ended { status, memory: too_much }
+    Reply::Ended { status, beyond }
 }
 
 /// Kills and reaps until nobody is left.
@@ -169,6 +188,20 @@ pub(crate) enum Count<'a> {
 }
 
 impl Count<'_> {
+    /// The time on a processor that a child of ours used, if it has ended and nobody has reaped it, and if that can be seen.
+    fn cpu_at_end(&self, program: Pid) -> Option<Duration> {
+        let Self::Own = self else { return None };
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::Pid(program), look).ok()??;
+        // Nobody else's end is looked at, and reading costs more than most ends do.
+        ended.terminating_signal().filter(|signal| *signal == libc::SIGKILL)?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.as_raw_nonzero())).ok()?;
+        // The second field may have anything in it, and ends with the last parenthesis. These are the fourteenth and the next.
+        let mut ticks = stat.rsplit_once(") ")?.1.split(' ').skip(11).map_while(|ticks| ticks.parse::<u64>().ok());
+        let ticks = ticks.next()? + ticks.next()?;
+        Some(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?)
+    }
+
     /// Bytes of memory that all processes of the jail have for themselves.
     fn resident(&self) -> u64 {
         let pages: u64 = match self {

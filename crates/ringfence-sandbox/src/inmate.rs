@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dump
 use crate::bwrap::{Backend, shown_at};
 use crate::claim::find;
 use crate::filter::{self, Filter};
-use crate::init::{Count, end_all, reap, wait_for_start};
+use crate::init::{Bounds, Count, end_all, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
 use crate::message::{Order, Reply, ShownDirectory, Step, Trouble};
 use crate::sys::{self, Side};
@@ -103,8 +103,7 @@ impl Ready {
             return Ok(Reply::NoProgram);
         }
         let _ = sys::send(reply.as_fd(), &Reply::Started { proc: true }.encode(), &[]);
-        let memory = (!order.memory_kept).then_some((order.limits.memory_bytes, Count::Own));
-        Ok(reap(self.program, &self.ended, memory))
+        Ok(reap(self.program, &self.ended, &Bounds::of(order, Count::Own)))
     }
 }
 

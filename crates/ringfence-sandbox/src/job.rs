@@ -74,6 +74,8 @@ pub struct Ended {
     pub exit_code: i32,
     pub signal: Option<i32>,
     pub ended_by: EndedBy,
+    /// Whether a process could not be started because there were too many. Known only where a cgroup counts them.
+    pub crowded: bool,
     pub stdout: Captured,
     pub stderr: Captured,
     pub duration: Duration,

@@ -254,7 +254,9 @@ impl<'a> Launcher<'a> {
     /// Where else the jail has a path of the host: a workspace may lie in `/usr/src`, or have a toolchain in it.
     fn seen_at<'b>(&'b self, real: &'b Path) -> impl Iterator<Item = PathBuf> + 'b {
         let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
-        system.chain(self.toolchains.iter().cloned()).filter_map(move |shown| {
+        // A link is shown as a link, and what it leads to is somewhere else in this list or nowhere.
+        let is_link = |shown: &PathBuf| std::fs::symlink_metadata(shown).is_ok_and(|found| found.is_symlink());
+        system.chain(self.toolchains.iter().cloned()).filter(move |shown| !is_link(shown)).filter_map(move |shown| {
             let below = real.strip_prefix(std::fs::canonicalize(&shown).ok()?).ok()?;
             Some(shown.join(below))
         })

@@ -32,7 +32,7 @@ mod walls;
 mod warden;
 
 pub use bwrap::{Fallback, falls_back};
-pub use denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, explain};
+pub use denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
 pub use environment::EnvironmentError;
 pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 pub use limits::JailLimits;

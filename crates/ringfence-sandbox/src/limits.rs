@@ -15,6 +15,9 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// More processes than a jail has of its own.
+const JAILS_OWN: u64 = 8;
+
 /// The bounds of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JailLimits {
@@ -60,12 +63,17 @@ impl JailLimits {
     /// cgroup keeps it: only there is it what the whole tree uses, and programs map much more than they use.
     pub(crate) fn rlimits(&self, memory: MemoryKeeper) -> Vec<(Resource, Rlimit)> {
         let cpu = self.cpu.as_secs().max(1);
+        // It also counts the jail's own, and what it refuses nobody notes: where a cgroup counts, that is to be first.
+        let processes = match memory {
+            MemoryKeeper::Cgroup => self.processes.saturating_add(JAILS_OWN),
+            MemoryKeeper::Rlimit => self.processes,
+        };
         let mut wanted = vec![
             // The second in between is for the signal that says why it ends.
             (Resource::Cpu, cpu, cpu + 1),
             (Resource::Fsize, self.file_bytes, self.file_bytes),
             (Resource::Nofile, self.open_files, self.open_files),
-            (Resource::Nproc, self.processes, self.processes),
+            (Resource::Nproc, processes, processes),
             (Resource::Memlock, 64 * KIB, 64 * KIB),
             (Resource::Nice, 0, 0),
             (Resource::Rtprio, 0, 0),

@@ -76,7 +76,7 @@ pub(crate) enum Reply {
     /// Everything is dead.
     Ended {
         status: Status,
-        memory: bool,
+        beyond: Option<Beyond>,
     },
     NoProgram,
     Failed(Trouble),
@@ -87,6 +87,13 @@ pub(crate) enum Reply {
 pub(crate) enum Status {
     Exited(i32),
     Killed(i32),
+}
+
+/// A limit that a run went beyond, as the jail's first process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beyond {
+    Memory,
+    Cpu,
 }
 
 /// What could not be done, and what the kernel said.
@@ -228,6 +235,25 @@ impl Request {
     }
 }
 
+impl Beyond {
+    fn byte(beyond: Option<Self>) -> u8 {
+        match beyond {
+            None => 0,
+            Some(Self::Memory) => 1,
+            Some(Self::Cpu) => 2,
+        }
+    }
+
+    fn read(byte: u8) -> Result<Option<Self>, Malformed> {
+        match byte {
+            0 => Ok(None),
+            1 => Ok(Some(Self::Memory)),
+            2 => Ok(Some(Self::Cpu)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
 impl Reply {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = Text::default();
@@ -236,11 +262,11 @@ impl Reply {
             Self::Made => text.byte(1),
             Self::Mapped => text.byte(2),
             Self::Started { proc } => text.byte(3).flag(*proc),
-            Self::Ended { status: Status::Exited(code), memory } => {
-                text.byte(4).byte(0).number(*code as u32).flag(*memory)
+            Self::Ended { status: Status::Exited(code), beyond } => {
+                text.byte(4).byte(0).number(*code as u32).byte(Beyond::byte(*beyond))
             }
-            Self::Ended { status: Status::Killed(signal), memory } => {
-                text.byte(4).byte(1).number(*signal as u32).flag(*memory)
+            Self::Ended { status: Status::Killed(signal), beyond } => {
+                text.byte(4).byte(1).number(*signal as u32).byte(Beyond::byte(*beyond))
             }
             Self::NoProgram => text.byte(5),
             Self::Failed(trouble) => text.byte(6).byte(trouble.step as u8).number(trouble.errno as u32),
@@ -257,7 +283,7 @@ impl Reply {
             3 => Self::Started { proc: reader.flag()? },
             4 => {
                 let kind = if reader.byte()? == 0 { Status::Exited } else { Status::Killed };
-                Self::Ended { status: kind(reader.small()? as i32), memory: reader.flag()? }
+                Self::Ended { status: kind(reader.small()? as i32), beyond: Beyond::read(reader.byte()?)? }
             }
             5 => Self::NoProgram,
             6 => {
@@ -454,7 +480,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Order, Reply, Request, ShownDirectory, Step, Trouble, contents, memory_file};
+    use super::{Beyond, Order, Reply, Request, ShownDirectory, Status, Step, Trouble, contents, memory_file};
 
     #[test]
     fn an_order_reads_as_it_was_written() {
@@ -486,6 +512,16 @@ mod tests {
         assert!(Request::decode(&[9]).is_err());
         assert!(Reply::decode(&[]).is_err());
         assert!(Reply::decode(&[6, 200, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn every_end_comes_back() {
+        for status in [Status::Exited(3), Status::Killed(9)] {
+            for beyond in [None, Some(Beyond::Memory), Some(Beyond::Cpu)] {
+                let reply = Reply::Ended { status, beyond };
+                assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use crate::bwrap::Backend;
 use crate::cgroup::Cgroup;
 use crate::job::{Ended, EndedBy, Failure, Job, Stream, Watch};
-use crate::message::{LONGEST, Reply, Status};
+use crate::message::{Beyond, LONGEST, Reply, Status};
 use crate::output::HeadTail;
 use crate::sys;
 use crate::walls::Wall;
@@ -76,7 +76,7 @@ struct Tap {
 enum End {
     Status {
         status: Status,
-        memory: bool,
+        beyond: Option<Beyond>,
     },
     /// Killed, by us or by somebody else. All of it is dead.
     Killed,
@@ -122,24 +122,26 @@ impl<'a> Run<'a> {
         if self.cgroup.is_some() && !self.walls.is_empty() {
             self.walls.push(Wall::Cgroup);
         }
-        let (status, memory) = match end {
-            End::Status { status, memory } => (status, memory || out_of_memory),
+        let (status, beyond) = match end {
+            End::Status { status, beyond } => (status, beyond),
             End::Killed if self.killed.is_none() && !out_of_memory => return Err(Failure::Lost("the jail")),
-            End::Killed => (Status::Killed(libc::SIGKILL), out_of_memory),
+            End::Killed => (Status::Killed(libc::SIGKILL), None),
         };
+        let beyond = if out_of_memory { Some(Beyond::Memory) } else { beyond };
         let (exit_code, signal) = match status {
             Status::Exited(code) => (code, None),
             Status::Killed(signal) => (128 + signal, Some(signal)),
         };
-        let ended_by = self.killed.unwrap_or(match signal {
-            _ if memory => EndedBy::Memory,
-            Some(libc::SIGXCPU) => EndedBy::Cpu,
-            Some(_) => EndedBy::Signal,
-            None => EndedBy::Exit,
+        let ended_by = self.killed.unwrap_or(match (beyond, signal) {
+            (Some(Beyond::Memory), _) => EndedBy::Memory,
+            (Some(Beyond::Cpu), _) | (None, Some(libc::SIGXCPU)) => EndedBy::Cpu,
+            (None, Some(_)) => EndedBy::Signal,
+            (None, None) => EndedBy::Exit,
         });
+        let crowded = self.cgroup.is_some_and(Cgroup::pids_hit);
         let [stdout, stderr] = self.streams.map(|tap| tap.kept.finish());
         let (upper, walls) = (self.upper, self.walls);
-        Ok(Ended { exit_code, signal, ended_by, stdout, stderr, duration, upper, walls })
+        Ok(Ended { exit_code, signal, ended_by, crowded, stdout, stderr, duration, upper, walls })
     }
 
     fn follow(&mut self) -> Result<End, Failure> {
@@ -225,8 +227,8 @@ impl<'a> Run<'a> {
                 });
                 self.walls.extend(proc.then_some(Wall::Proc));
             }
-            Reply::Ended { status, memory } => {
-                return Ok(Some(End::Status { status, memory }));
+            Reply::Ended { status, beyond } => {
+                return Ok(Some(End::Status { status, beyond }));
             }
             Reply::NoProgram => {
                 let name = self.job.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, explain};
+use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
 use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 use crate::limits::JailLimits;
 use crate::sandbox::{Sandbox, Settings};
@@ -266,12 +266,16 @@ struct Printed {
 }
 
 impl Printed {
-    fn of(ended: &Ended) -> Self {
+    fn of(ended: &Ended, limits: &JailLimits) -> Self {
         let stderr = ended.stderr.text();
         let writable = if ended.walls.contains(&Wall::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
+        let denied = match ended.crowded {
+            true => Some(crowded(limits.processes, writable)),
+            false => explain(&stderr, writable),
+        };
         Self {
             stdout: ended.stdout.text(),
-            denied: explain(&stderr, writable).filter(|_| ended.exit_code != 0),
+            denied: denied.filter(|_| ended.exit_code != 0),
             stderr,
             truncated: ended.stdout.truncated || ended.stderr.truncated,
             duration: ended.duration,
@@ -409,8 +413,8 @@ impl RunCode {
         };
         let mut ended = sandbox.run(&job, &Keeper { cx }).map_err(|failure| failed(&failure))?;
         let upper = ended.upper.take();
-        let printed = Printed::of(&ended);
         let limits = &job.limits;
+        let printed = Printed::of(&ended, limits);
         let report = match cut_short(&ended, limits) {
             Some(error) => return Err(printed.explain(error)),
             None => Report::new(printed, ended.exit_code),

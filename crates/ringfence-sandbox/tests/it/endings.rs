@@ -107,6 +107,9 @@ fn processes_are_bounded() {
         let ended = world.python(many);
         let started: u32 = ended.stdout.text().trim().parse().unwrap();
         assert!((16..32).contains(&started), "{started}");
+        let counted = ended.walls.contains(&Wall::Cgroup);
+        assert_eq!(ended.crowded, counted, "known where a cgroup counts");
+        assert!(!world.bash("true").crowded, "the next run has a group that knows nothing of it");
     });
 }
 
@@ -117,5 +120,13 @@ fn processor_time_is_bounded() {
         world.limits.cpu = Duration::from_secs(1);
         let ended = world.bash("while :; do :; done");
         assert_eq!((ended.ended_by, ended.signal), (EndedBy::Cpu, Some(24)));
+    });
+}
+
+#[test]
+fn a_kill_with_processor_time_left_is_a_signal() {
+    everyone("endings::a_kill_with_processor_time_left_is_a_signal", || {
+        let ended = World::new().bash("kill -KILL $$");
+        assert_eq!((ended.ended_by, ended.signal), (EndedBy::Signal, Some(9)));
     });
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{EndedBy, Failure, Fallback, Sandbox, Settings, Standing, Toolchain, Wall, falls_back, probe};
 use rustix::process::geteuid;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::escapes::{Host, Outcome, try_all};
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
@@ -133,6 +134,23 @@ fn toolchains_are_shown_and_their_secrets_are_not() {
 }
 
 #[test]
+fn a_workspace_among_the_systems_files_is_covered_there_too() {
+    let place = Path::new("/usr/src");
+    if !geteuid().is_root() || !place.is_dir() {
+        return note("skipped: a workspace in `/usr/src`, which takes root");
+    }
+    let Some(world) = World::by_bwrap() else { return };
+    let directory = tempfile::tempdir_in(place).unwrap();
+    fs::write(directory.path().join(".env"), "secret").unwrap();
+    fs::write(directory.path().join("open"), "open").unwrap();
+    give_away(directory.path());
+    let mut world = World { directory, ..world };
+    world.masked = vec![".env".into()];
+    let own = world.path().display().to_string();
+    assert_eq!(world.says(&format!("cat .env {own}/.env open {own}/open")), "openopen");
+}
+
+#[test]
 fn runs_end_as_in_any_jail() {
     everyone("fallback::runs_end_as_in_any_jail", || {
         let Some(mut world) = World::by_bwrap() else { return };
@@ -200,6 +218,27 @@ fn roots_own_workspace_is_refused() {
     std::os::unix::fs::chown(world.path(), Some(0), Some(0)).unwrap();
     let failure = world.run(&["true"], "", &Seen::default()).unwrap_err();
     assert!(failure.to_string().contains("the workspace is root's"), "{failure}");
+}
+
+/// Refuses this process what we build jails with and `bwrap` does not. That is as near as a test comes to a machine that lets
+/// only `bwrap` do it.
+#[test]
+fn where_only_bwrap_can_build_jails_it_does() {
+    everyone_alone("fallback::where_only_bwrap_can_build_jails_it_does", || {
+        let Some(world) = World::by_bwrap() else { return };
+        let calls = [libc::SYS_fsopen, libc::SYS_open_tree, libc::SYS_move_mount].map(|call| (call, Vec::new()));
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        let filter = SeccompFilter::new(calls.into_iter().collect(), SeccompAction::Allow, refuse, arch).unwrap();
+        seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        let start = |fallback| Sandbox::start(Settings { program: program(), fallback, ..Settings::new() });
+        assert!(falls_back(&probe(&program())));
+        assert!(matches!(start(Fallback::None), Err(Failure::Unavailable { .. })));
+        let world = World { sandbox: start(Fallback::Bwrap).unwrap(), ..world };
+        let ended = world.bash("echo hello");
+        assert_eq!(ended.stdout.text(), "hello\n", "{}", ended.stderr.text());
+        assert!(ended.walls.contains(&Wall::Bwrap), "{:?}", ended.walls);
+    });
 }
 
 #[test]

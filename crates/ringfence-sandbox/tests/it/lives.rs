@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{Failure, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::world::{Seen, World, everyone, everyone_alone, is_told};
+use crate::world::{Seen, World, everyone, everyone_alone, is_told, note};
 
 #[test]
 fn there_is_no_network_but_loopback() {
@@ -112,6 +112,41 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
         assert!(matches!(lost, Err(Failure::Lost(_))), "{lost:?}");
         assert_eq!(world.says("echo again"), "again\n");
     });
+}
+
+#[test]
+fn everything_dies_with_the_launcher_too() {
+    everyone_alone("lives::everything_dies_with_the_launcher_too", || {
+        let Some(world) = World::by_bwrap() else { return };
+        let launcher = spawner_of(getpid(), &world);
+        let name = format!("jailed-by-bwrap-{}", getpid().as_raw_nonzero());
+        let command = format!("(setsid bash -c 'exec -a {name} sleep 1000' &); sleep 1000");
+        thread::scope(|scope| {
+            let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &Seen::default()));
+            let sleeper = handle(find(&name));
+            pidfd_send_signal(handle(launcher), Signal::KILL).unwrap();
+            assert!(matches!(run.join().unwrap(), Err(Failure::Lost(_))));
+            assert_dies(&sleeper);
+        });
+        assert_eq!(world.says("echo again"), "again\n");
+    });
+}
+
+#[test]
+fn the_launcher_keeps_nothing_of_its_runs() {
+    if !geteuid().is_root() {
+        return note("skipped: what the launcher has open, which only root sees");
+    }
+    let Some(world) = World::by_bwrap() else { return };
+    let launcher = spawner_of(getpid(), &world);
+    let open = || fs::read_dir(format!("/proc/{launcher}/fd")).unwrap().count();
+    until(|| children(launcher).is_empty());
+    let before = open();
+    for _ in 0..20 {
+        world.says("true");
+        assert!(world.run(&["no-such-program"], "", &Seen::default()).is_err());
+    }
+    until(|| children(launcher).is_empty() && open() == before);
 }
 
 /// A wall that is promised and cannot be had is no reason to do without it.
