@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::assemble::{Assembly, Piece};
+use super::assemble::{Assembly, Form, Piece};
 use super::fault::{Fault, shown};
 use super::http::{Client, Question};
 use super::intake::{Heard, Intake, Wire};
@@ -307,7 +307,11 @@ impl Completion {
         if let Some(delta) = choice.delta {
             heard = heard.max(self.hear(delta, telling, parts));
         } else if let Some(message) = choice.message {
-            heard = heard.max(self.hear(message, Telling::Whole, parts));
+            // Some servers say everything again at the end of a stream.
+            match self.assembly.is_empty() {
+                true => heard = heard.max(self.hear(message, Telling::Whole, parts)),
+                false => self.assembly.oddity("a whole message after its pieces was ignored"),
+            }
         }
         if let Some(reason) = choice.finish_reason.as_str().filter(|reason| !reason.is_empty()) {
             if reason == "error" && !self.is_finished() {
@@ -332,18 +336,11 @@ impl Completion {
             self.assembly.refusal(text);
             heard = Heard::Progress;
         }
-        let calls = said.tool_calls.unwrap_or_default();
-        match said.function_call {
-            Some(call) if calls.is_empty() => {
-                heard = Heard::Progress;
-                // There is one such call in an answer, so all its pieces have the same index.
-                let piece = Piece { index: Some(0), ..call.piece() };
-                self.assembly.call(piece, parts);
-            }
-            Some(_) => self.assembly.oddity("`function_call` beside `tool_calls` was ignored"),
-            None => {}
+        if let Some(call) = said.function_call {
+            heard = Heard::Progress;
+            self.assembly.call(Piece { form: Form::Old, ..call.piece() }, parts);
         }
-        for call in calls {
+        for call in said.tool_calls.unwrap_or_default() {
             heard = Heard::Progress;
             let piece = Piece {
                 index: number(&call.index),

@@ -294,6 +294,31 @@ async fn headers_that_a_person_adds_are_sent_and_not_told() {
 }
 
 #[tokio::test]
+async fn a_key_that_was_cut_is_not_told_either() {
+    for space in 250..420 {
+        let page = format!("<html>{}{KEY}{}", "x".repeat(space), "y".repeat(200));
+        for (status, body) in
+            [("200 OK", page.clone()), ("500 Oops", page.clone()), ("400 No", format!(r#"{{"error":"{page}"}}"#))]
+        {
+            let server = Server::saying(status, JSON, body.as_bytes()).await;
+            let error = ask(&*openai(&server)).await.unwrap_err();
+            assert!(!error.message.contains(&KEY[..8]), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_any_form_is_hidden() {
+    let hidden = |key: &str, text: &str| Secret::new(key).hidden_in(text.to_owned());
+    assert_eq!(hidden("sk-0123456789", "a sk-0123456789, sk-01234567 and sk-0123"), "a [key], [key] and sk-0123");
+    assert_eq!(hidden("[key]", "a [key] b"), "a [key] b");
+    assert_eq!(hidden("schlüssel-ä", "schlüssel-ö schlüssel-ä"), "[key]ö [key]");
+    assert_eq!(hidden("abc", "abc"), "abc");
+    assert_eq!(hidden("", "abc"), "abc");
+    assert_eq!(hidden(" sk-0123456789\n", "sk-0123456789"), "[key]");
+}
+
+#[tokio::test]
 async fn debug_text_has_no_key() {
     for kind in [Kind::OpenAi, Kind::Anthropic] {
         let text = format!("{:?}", open(provider(kind, "http://localhost/v1")).unwrap());
