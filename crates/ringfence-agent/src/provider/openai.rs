@@ -131,7 +131,9 @@ fn lists(model: &str, body: &[u8]) -> Result<(), Fault> {
         |model: &Value| ["id", "name", "model"].iter().find_map(|key| Some(model.get(*key)?.as_str()?.to_owned()));
     let known: Vec<String> = models.iter().filter_map(name).collect();
     let is_ours = |name: &String| name == model || name.strip_suffix(":latest") == Some(model);
-    if known.iter().any(is_ours) {
+    // llama.cpp has one model, and answers with it to any name.
+    let is_for_any = matches!(&models[..], [one] if one["owned_by"] == "llamacpp");
+    if is_for_any || known.iter().any(is_ours) {
         return Ok(());
     }
     let some: Vec<&str> = known.iter().take(5).map(String::as_str).collect();
