@@ -107,6 +107,12 @@ fn programs_are_started_in_one_file() {
 }
 
 #[test]
+fn models_are_reached_in_one_file() {
+    let reached = files_with("crates/ringfence-agent/src", &["TcpStream::connect(", "lookup_host("]);
+    assert_eq!(reached, ["crates/ringfence-agent/src/provider/http.rs"]);
+}
+
+#[test]
 fn only_the_fronts_print() {
     let printers = files_with("crates/ringfence/src", &["std::io::stdout()", "std::io::stderr()"]);
     assert_eq!(printers, ["crates/ringfence/src/cli.rs", "crates/ringfence/src/wire.rs"]);

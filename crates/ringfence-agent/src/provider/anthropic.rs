@@ -304,7 +304,8 @@ impl Reading {
             "redacted_thinking" => {}
             "tool_use" => {
                 let text = |value: &Value| value.as_str().map(str::to_owned);
-                let piece = Piece { index: Some(index), id: text(&block.id), name: text(&block.name), arguments: None };
+                let piece =
+                    Piece { index: Some(index), id: text(&block.id), name: text(&block.name), ..Piece::default() };
                 self.assembly.whole_call(piece, parts);
                 // Pieces of calls beyond the bound belong to none.
                 if self.calls.len() == MOST_CALLS {

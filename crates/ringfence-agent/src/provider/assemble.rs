@@ -29,6 +29,16 @@ pub(crate) struct Piece {
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) arguments: Option<String>,
+    pub(crate) form: Form,
+}
+
+/// How a call is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    #[default]
+    Current,
+    /// As it was before there were lists of calls. One is taken, and only where there is no other.
+    Old,
 }
 
 /// An answer that is still coming.
@@ -46,6 +56,7 @@ pub(crate) struct Assembly {
 
 #[derive(Debug, Default)]
 struct Draft {
+    form: Form,
     index: Option<u64>,
     id: String,
     name: String,
@@ -113,6 +124,12 @@ impl Assembly {
         self.finish.get_or_insert(finish);
     }
 
+    /// Whether nothing was said yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        let said = [&self.answer.text, &self.answer.reasoning];
+        said.iter().all(|text| text.is_empty()) && self.answer.refusal.is_none() && self.drafts.is_empty()
+    }
+
     pub(crate) fn is_finished(&self) -> bool {
         self.finish.is_some()
     }
@@ -153,6 +170,7 @@ impl Assembly {
     /// The whole answer. Nothing if the model never said that it had finished.
     pub(crate) fn answer(mut self) -> Option<Answer> {
         let finish = self.finish.take()?;
+        self.drop_old_forms();
         for draft in std::mem::take(&mut self.drafts) {
             let id = self.unique_id(draft.id);
             let name = self.names.to_ours(&draft.name).to_owned();
@@ -172,15 +190,16 @@ impl Assembly {
 
     /// The call that a piece belongs to, where it belongs to one that began.
     fn find(&self, piece: &Piece) -> Option<usize> {
-        let by_id = |id: &str| self.drafts.iter().rposition(|draft| draft.id == id);
+        let last = |is_it: &dyn Fn(&Draft) -> bool| {
+            self.drafts.iter().rposition(|draft| draft.form == piece.form && is_it(draft))
+        };
         let at = match (piece.index, piece.id.as_deref()) {
             (Some(index), id) => {
-                let same_index = |draft: &Draft| draft.index == Some(index);
-                let known = id.and_then(|id| self.drafts.iter().rposition(|d| same_index(d) && d.id == id));
-                known.or_else(|| self.drafts.iter().rposition(same_index))
+                let known = id.and_then(|id| last(&|draft| draft.index == Some(index) && draft.id == id));
+                known.or_else(|| last(&|draft| draft.index == Some(index)))
             }
-            (None, Some(id)) => by_id(id),
-            (None, None) => self.drafts.len().checked_sub(1),
+            (None, Some(id)) => last(&|draft| draft.id == id),
+            (None, None) => last(&|_| true),
         }?;
         self.drafts.get(at).filter(|draft| !draft.is_other(piece)).map(|_| at)
     }
@@ -191,7 +210,7 @@ impl Assembly {
             self.dropping = Some((piece.index, piece.id));
             return;
         }
-        self.drafts.push(Draft { index: piece.index, ..Draft::default() });
+        self.drafts.push(Draft { form: piece.form, index: piece.index, ..Draft::default() });
         self.add(self.drafts.len() - 1, piece, parts);
     }
 
@@ -249,6 +268,15 @@ impl Assembly {
             id => format!("a call with the id {} was called {fresh}", shown(id)),
         });
         fresh
+    }
+
+    /// Who writes its calls in both forms means those in the current one.
+    fn drop_old_forms(&mut self) {
+        let is_current = |draft: &Draft| draft.form == Form::Current;
+        if self.drafts.iter().any(is_current) && !self.drafts.iter().all(is_current) {
+            self.drafts.retain(is_current);
+            self.oddity("`function_call` beside `tool_calls` was ignored");
+        }
     }
 
     /// The reason, made to fit what was said.

@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::model::{Model, ModelError};
 
 /// What is known of a provider.
+#[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has a key in it")]
 pub struct Provider {
     pub kind: Kind,
@@ -44,7 +45,7 @@ pub enum Kind {
     OpenAi,
     /// Anthropic's messages.
     Anthropic,
-    /// No server: the text of a script. See `docs/agent.md`.
+    /// No server: the text of a script. See `docs/models.md`.
     Scripted(String),
 }
 
@@ -71,6 +72,9 @@ impl Default for Timeouts {
 #[expect(missing_debug_implementations, reason = "a key is not shown")]
 pub struct Secret(String);
 
+/// How many bytes of a key tell it from other words.
+const BEGIN: usize = 8;
+
 impl Secret {
     /// White space around it is not part of it: a key often comes from a file with a newline at its end.
     pub fn new(text: impl AsRef<str>) -> Self {
@@ -81,10 +85,24 @@ impl Secret {
         &self.0
     }
 
-    /// The text without this key in it, for a server may repeat what it was sent.
+    /// The text without this key in it, for a server may repeat what it was sent. What is shown of that may be cut, so that
+    /// the begin of the key is hidden too.
     fn hidden_in(&self, text: String) -> String {
         // What is shorter is no key, and would be found in any text.
-        if self.0.len() < 4 { text } else { text.replace(&self.0, "[key]") }
+        let Some(begin) = self.0.get(..BEGIN).or((self.0.len() >= BEGIN / 2).then_some(self.0.as_str())) else {
+            return text;
+        };
+        let (mut hidden, mut rest) = (String::with_capacity(text.len()), text.as_str());
+        while let Some((before, _)) = rest.split_once(begin) {
+            let (_, found) = rest.split_at(before.len());
+            let same = found.chars().zip(self.0.chars()).take_while(|(a, b)| a == b);
+            let length = same.map(|(c, _)| c.len_utf8()).sum();
+            hidden.push_str(before);
+            hidden.push_str("[key]");
+            rest = found.split_at(length).1;
+        }
+        hidden.push_str(rest);
+        hidden
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::assemble::{Assembly, Piece};
+use super::assemble::{Assembly, Form, Piece};
 use super::fault::{Fault, shown};
 use super::http::{Client, Question};
 use super::intake::{Heard, Intake, Wire};
@@ -131,7 +131,9 @@ fn lists(model: &str, body: &[u8]) -> Result<(), Fault> {
         |model: &Value| ["id", "name", "model"].iter().find_map(|key| Some(model.get(*key)?.as_str()?.to_owned()));
     let known: Vec<String> = models.iter().filter_map(name).collect();
     let is_ours = |name: &String| name == model || name.strip_suffix(":latest") == Some(model);
-    if known.iter().any(is_ours) {
+    // llama.cpp has one model, and answers with it to any name.
+    let is_for_any = matches!(&models[..], [one] if one["owned_by"] == "llamacpp");
+    if is_for_any || known.iter().any(is_ours) {
         return Ok(());
     }
     let some: Vec<&str> = known.iter().take(5).map(String::as_str).collect();
@@ -307,7 +309,11 @@ impl Completion {
         if let Some(delta) = choice.delta {
             heard = heard.max(self.hear(delta, telling, parts));
         } else if let Some(message) = choice.message {
-            heard = heard.max(self.hear(message, Telling::Whole, parts));
+            // Some servers say everything again at the end of a stream.
+            match self.assembly.is_empty() {
+                true => heard = heard.max(self.hear(message, Telling::Whole, parts)),
+                false => self.assembly.oddity("a whole message after its pieces was ignored"),
+            }
         }
         if let Some(reason) = choice.finish_reason.as_str().filter(|reason| !reason.is_empty()) {
             if reason == "error" && !self.is_finished() {
@@ -332,18 +338,11 @@ impl Completion {
             self.assembly.refusal(text);
             heard = Heard::Progress;
         }
-        let calls = said.tool_calls.unwrap_or_default();
-        match said.function_call {
-            Some(call) if calls.is_empty() => {
-                heard = Heard::Progress;
-                // There is one such call in an answer, so all its pieces have the same index.
-                let piece = Piece { index: Some(0), ..call.piece() };
-                self.assembly.call(piece, parts);
-            }
-            Some(_) => self.assembly.oddity("`function_call` beside `tool_calls` was ignored"),
-            None => {}
+        if let Some(call) = said.function_call {
+            heard = Heard::Progress;
+            self.assembly.call(Piece { form: Form::Old, ..call.piece() }, parts);
         }
-        for call in calls {
+        for call in said.tool_calls.unwrap_or_default() {
             heard = Heard::Progress;
             let piece = Piece {
                 index: number(&call.index),

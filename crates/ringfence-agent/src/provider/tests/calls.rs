@@ -277,6 +277,27 @@ fn what_is_told_again_is_ignored() {
         odd: a call's arguments came twice
         odd: a call without an id was called call_1"#]],
     );
+    // A message at the end that says everything again.
+    let message =
+        format!(r#"{{"choices":[{{"message":{{"content":"hi","tool_calls":[{call}]}},"finish_reason":"stop"}}]}}"#);
+    let said = format!(r#"{{"choices":[{{"delta":{{"content":"hi","tool_calls":[{call}]}}}}]}}"#);
+    reads(
+        &stream(&[&said, &message]),
+        expect![[r#"
+        Calls
+        text "hi"
+        call a read_file {"path":"a"}
+        odd: a whole message after its pieces was ignored
+        odd: the model stopped and made calls"#]],
+    );
+    reads(
+        &stream(&[&message]),
+        expect![[r#"
+        Calls
+        text "hi"
+        call a read_file {"path":"a"}
+        odd: the model stopped and made calls"#]],
+    );
     let late =
         format!(r#"{{"choices":[{{"delta":{{"content":"late","tool_calls":[{call}]}},"finish_reason":"length"}}]}}"#);
     reads(
@@ -358,6 +379,21 @@ fn calls_beyond_the_bound_are_counted() {
 
 #[test]
 fn the_old_function_call_is_a_call() {
+    // It gives way to the new form, wherever that comes.
+    reads(
+        &pieces(
+            &[
+                r#"{"function_call":{"name":"write_file","arguments":"{}"}}"#,
+                r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}"#,
+                r#"{"function_call":{"arguments":" "}}"#,
+            ],
+            "tool_calls",
+        ),
+        expect![[r#"
+            Calls
+            call a read_file {}
+            odd: `function_call` beside `tool_calls` was ignored"#]],
+    );
     reads(
         &pieces(
             &[

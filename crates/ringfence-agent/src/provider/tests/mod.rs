@@ -56,7 +56,7 @@ use serde_json::json;
 
 use super::anthropic::Reading;
 use super::fault::Fault;
-use super::intake::{Heard, Intake, Wire};
+use super::intake::{Intake, Wire};
 use super::openai::Completion;
 use super::{Kind, Provider, Secret, Timeouts, open};
 use crate::message::{Message, RequestedCall};
@@ -141,9 +141,7 @@ fn read<W: Wire>(wire: W, pieces: &[&[u8]]) -> Result<Answer, Fault> {
     let mut intake = Intake::new(wire);
     let ignore = &mut |_: Part<'_>| {};
     for piece in pieces {
-        if intake.push(piece, ignore)? == Heard::End {
-            break;
-        }
+        intake.push(piece, ignore)?;
     }
     intake.end(None, ignore)
 }

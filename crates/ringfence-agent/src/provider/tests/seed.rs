@@ -217,9 +217,10 @@ async fn seed_existing_prompts_work_without_tools() {
 #[tokio::test]
 async fn seed_health_says_whether_the_model_is_there() {
     let list = br#"{"object":"list","data":[{"id":"tiny:latest"},{"id":"big"}]}"#;
-    let cases: [(&str, &[u8], Option<Trouble>); 6] = [
+    let cases: [(&str, &[u8], Option<Trouble>); 7] = [
         ("200 OK", list, None),
         ("200 OK", br#"{"data":[{"id":"big"}]}"#, Some(Trouble::NoSuchModel)),
+        ("200 OK", br#"{"data":[{"id":"some.gguf","owned_by":"llamacpp"}]}"#, None),
         ("200 OK", b"<html>", Some(Trouble::Garbled)),
         ("401 No", b"", Some(Trouble::Denied)),
         ("404 No", b"", Some(Trouble::NoSuchModel)),

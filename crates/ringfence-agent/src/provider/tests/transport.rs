@@ -108,7 +108,8 @@ async fn a_server_that_is_not_there_is_unreachable() {
     let error = ask(&*open(provider(Kind::OpenAi, &gone)).unwrap()).await.unwrap_err();
     assert_eq!(error.trouble, Trouble::Unreachable);
     assert!(error.message.contains("is the server running?"), "{error}");
-    let nowhere = open(provider(Kind::OpenAi, "http://no-such-host.invalid/v1")).unwrap();
+    // A name that is too long to be asked for: no server is needed to say that it is none.
+    let nowhere = open(provider(Kind::OpenAi, &format!("http://{}/v1", "a".repeat(70)))).unwrap();
     assert_eq!(trouble(ask(&*nowhere).await), Trouble::Unreachable);
 }
 
@@ -291,6 +292,31 @@ async fn headers_that_a_person_adds_are_sent_and_not_told() {
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
     assert!(error.message.contains("unknown tenant [key]"), "{error}");
     assert!(server.requests()[0].contains("x-tenant: t-123456\r\n"));
+}
+
+#[tokio::test]
+async fn a_key_that_was_cut_is_not_told_either() {
+    for space in 250..420 {
+        let page = format!("<html>{}{KEY}{}", "x".repeat(space), "y".repeat(200));
+        for (status, body) in
+            [("200 OK", page.clone()), ("500 Oops", page.clone()), ("400 No", format!(r#"{{"error":"{page}"}}"#))]
+        {
+            let server = Server::saying(status, JSON, body.as_bytes()).await;
+            let error = ask(&*openai(&server)).await.unwrap_err();
+            assert!(!error.message.contains(&KEY[..8]), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_any_form_is_hidden() {
+    let hidden = |key: &str, text: &str| Secret::new(key).hidden_in(text.to_owned());
+    assert_eq!(hidden("sk-0123456789", "a sk-0123456789, sk-01234567 and sk-0123"), "a [key], [key] and sk-0123");
+    assert_eq!(hidden("[key]", "a [key] b"), "a [key] b");
+    assert_eq!(hidden("schlüssel-ä", "schlüssel-ö schlüssel-ä"), "[key]ö [key]");
+    assert_eq!(hidden("abc", "abc"), "abc");
+    assert_eq!(hidden("", "abc"), "abc");
+    assert_eq!(hidden(" sk-0123456789\n", "sk-0123456789"), "[key]");
 }
 
 #[tokio::test]
