@@ -102,8 +102,8 @@ class Approval {
 
     who() {
         const { principal, agent, tool, session } = this.request;
-        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent)] : null,
-            ', wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
+        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent), ','] : null,
+            ' wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
     }
 
     why() {

@@ -44,7 +44,11 @@ export function transcript(extra = () => []) {
         }
         const call = card(data.callId, { tool: data.tool, at: data.at });
         call.isLive ||= !data.isOld;
-        if (kind === 'begin') Object.assign(call, { state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
+        if (kind === 'refused' && isPutOff(data.reply)) {
+            Object.assign(call, { state: 'waiting', touches: data.touches, error: null });
+            return draw(call, extra);
+        }
+        if (kind === 'begin') Object.assign(call, { error: null, reply: null, state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
         else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches?.length ? data.touches : call.touches });
         call.request = null;
         draw(call, extra);
@@ -68,7 +72,7 @@ export function transcript(extra = () => []) {
 
     function asked(request) {
         const call = card(request.stepId, { tool: request.tool, at: request.opened }, null);
-        Object.assign(call, { state: 'waiting', request, args: request.args });
+        Object.assign(call, { state: 'waiting', request, error: null, reply: null, duration: undefined });
         draw(call, extra);
     }
 
@@ -81,6 +85,11 @@ export function transcript(extra = () => []) {
     }
 
     return { element, heard, remembered, size: () => calls.size };
+}
+
+/** Whether the caller was told to come again when somebody has answered. */
+function isPutOff(reply) {
+    return typeof reply === 'string' && reply.includes('waits for a person\'s answer');
 }
 
 const STATES = {
