@@ -56,7 +56,8 @@ export function transcript(extra = () => []) {
 
     /** A record of the audit log: the same without contents, for what happened before anybody watched. */
     function remembered(record) {
-        if (!record.call) return;
+        const known = calls.get(record.call);
+        if (!record.call || known?.state === 'waiting' || known?.isLive && known.duration !== undefined) return;
         const ended = record.micros === undefined ? undefined : record.micros / 1000;
         heard(record.moment, { ...record, callId: record.call, at: record.ts, error: record.error ?? null, durationMs: ended,
             reply: null, approved: typeof record.approved === 'object' ? record.approved : record.approved || null, isOld: true });

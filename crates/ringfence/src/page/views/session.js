@@ -25,19 +25,22 @@ export function show(place, [id]) {
 
     // The end of the page is followed while somebody is there.
     const heard = (kind, data) => {
+        if (kind === 'gap') return recall();
         const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;
         cards.heard(kind, data);
         nothing.hidden = cards.size() > 0;
         if (atEnd && cards.size() > 3) window.scrollTo(0, document.body.scrollHeight);
     };
+    const recall = async () => {
+        const records = await remember(id).catch(() => []);
+        records.forEach(record => cards.remembered(record));
+        nothing.hidden = cards.size() > 0;
+    };
     let stream = { stop: () => {} };
     let isGone = false;
     // First what the audit log has, then what the server still knows of the session, with contents, then what comes.
-    remember(id).catch(() => []).then(records => {
-        if (isGone) return;
-        records.forEach(record => cards.remembered(record));
-        nothing.hidden = cards.size() > 0;
-        stream = follow(path('sessions', id, 'events'), { after: 0, heard });
+    recall().then(() => {
+        if (!isGone) stream = follow(path('sessions', id, 'events'), { after: 0, heard });
     });
     for (const request of state.requests) if (request.session === id) heard('request', { request });
     const unwatch = watch(['sessions', 'requests'], draw);
