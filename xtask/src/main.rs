@@ -1,11 +1,13 @@
-//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `mcp-clients`,
+//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
 //! `conformance` and `llmock`.
 //!
-//! They install nothing that cargo does not, but for what the last three need, which goes below `target`.
+//! They install nothing that cargo does not, but for what the last three need, which goes below `target`, and for the
+//! browser that `test --full` and `screenshots` want (`browser.rs`).
 
 mod bench_builds;
 mod bench_mcp;
 mod bench_search;
+mod browser;
 mod conformance;
 mod llmock;
 mod mcp_clients;
@@ -18,10 +20,11 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock
+                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock | screenshots
 
   test         format, lints, every test, doc tests
-  test --full  the same with long races, many property cases and every crash point
+  test --full  the same with long races, many property cases and every crash point; installs Chromium
+               for the tests of the page where it can
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench mcp    our MCP server and two others with the same client
@@ -33,7 +36,8 @@ const USAGE: &str =
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
-  mutants      whether the tests notice when a decision of the gate is changed";
+  mutants      whether the tests notice when a decision of the gate is changed
+  screenshots  pictures of the page for the README, into docs/images";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(&[]),
         ["test", "--full"] => {
+            browser::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["bench", "mcp"] => bench_mcp::run(),
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
+        ["screenshots"] => browser::screenshots(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),

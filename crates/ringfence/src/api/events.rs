@@ -131,16 +131,11 @@ impl Stream {
             self.last = last;
             let mut text = String::new();
             if is_cut {
-                text.push_str(&format!("id: {last}\nevent: gap\ndata: {{}}\n\n"));
-            } else {
-                for event in events {
-                    text.push_str(&format!(
-                        "id: {}\nevent: {}\ndata: {}\n\n",
-                        event.id,
-                        event.kind,
-                        event.told(&self.who)
-                    ));
-                }
+                let before = events.first().map_or(last, |event| event.id - 1);
+                text.push_str(&format!("id: {before}\nevent: gap\ndata: {{}}\n\n"));
+            }
+            for event in events {
+                text.push_str(&format!("id: {}\nevent: {}\ndata: {}\n\n", event.id, event.kind, event.told(&self.who)));
             }
             if !text.is_empty() {
                 return Some(text);

@@ -43,7 +43,7 @@ function look() {
     const next = state.requests.find(request => !putAside.has(request.id) && remains(request) > 0);
     if (!next || !may('approve')) return;
     announce(`${next.principal} asks for approval: ${next.summary}`);
-    // Somebody who is writing goes on writing; the number above says that something waits.
+    // Whoever is about to write would answer with what they write. The number above says that something waits.
     if (isWriting()) {
         putAside.add(next.id);
         notice(`Waiting for an answer: ${next.summary}`, 'wait');
@@ -53,8 +53,8 @@ function look() {
 }
 
 function isWriting() {
-    const at = document.activeElement;
-    return document.querySelector('dialog[open]') !== null || (at?.matches('input, textarea') && at.value !== '');
+    const isField = document.activeElement?.matches('input:not([type=checkbox]), textarea, select') ?? false;
+    return isField || document.querySelector('dialog[open]') !== null;
 }
 
 function announce(text) {
@@ -102,8 +102,8 @@ class Approval {
 
     who() {
         const { principal, agent, tool, session } = this.request;
-        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent)] : null,
-            ', wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
+        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent), ','] : null,
+            ' wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
     }
 
     why() {

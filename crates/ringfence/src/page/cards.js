@@ -9,8 +9,10 @@ import { isDiff, showDiff } from './diff.js';
 import { clock, took } from './time.js';
 
 const MOST = 500;
+// The end of what a program printed is what is looked at while it runs.
+const LONGEST_OUTPUT = 4000;
 
-/** `{element, heard(kind, data), size()}`; `extra(call)` are further actions of a card. */
+/** `{element, heard(kind, data), remembered(record), size()}`; `extra(call)` are further actions of a card. */
 export function transcript(extra = () => []) {
     const element = el('ol', { class: 'transcript', 'aria-live': 'polite', 'aria-relevant': 'additions' });
     const calls = new Map();
@@ -33,17 +35,45 @@ export function transcript(extra = () => []) {
     function heard(kind, data) {
         if (kind === 'request') return asked(data.request);
         if (kind === 'answered') return answered(data.request);
+        if (kind === 'progress') return printed(data);
         if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
+        // Whoever calls may use an id again, once its call is over.
+        if (kind === 'begin' && calls.get(data.callId)?.isLive && calls.get(data.callId).duration !== undefined) {
+            calls.set(`${data.callId} before ${data.id}`, calls.get(data.callId));
+            calls.delete(data.callId);
+        }
         const call = card(data.callId, { tool: data.tool, at: data.at });
-        if (kind === 'begin') Object.assign(call, { state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
-        else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches ?? call.touches });
+        call.isLive ||= !data.isOld;
+        if (kind === 'refused' && isPutOff(data.reply)) {
+            Object.assign(call, { state: 'waiting', touches: data.touches, error: null });
+            return draw(call, extra);
+        }
+        if (kind === 'begin') Object.assign(call, { error: null, reply: null, state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
+        else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches?.length ? data.touches : call.touches });
         call.request = null;
+        draw(call, extra);
+    }
+
+    /** A record of the audit log: the same without contents, for what happened before anybody watched. */
+    function remembered(record) {
+        const known = calls.get(record.call);
+        if (!record.call || known?.state === 'waiting' || known?.isLive && known.duration !== undefined) return;
+        const ended = record.micros === undefined ? undefined : record.micros / 1000;
+        heard(record.moment, { ...record, callId: record.call, at: record.ts, error: record.error ?? null, durationMs: ended,
+            reply: null, approved: typeof record.approved === 'object' ? record.approved : record.approved || null, isOld: true });
+    }
+
+    /** What a program prints while it runs. */
+    function printed({ callId, text }) {
+        const call = calls.get(callId);
+        if (!call || typeof text !== 'string') return;
+        call.printed = ((call.printed ?? '') + text).slice(-LONGEST_OUTPUT);
         draw(call, extra);
     }
 
     function asked(request) {
         const call = card(request.stepId, { tool: request.tool, at: request.opened }, null);
-        Object.assign(call, { state: 'waiting', request, args: request.args });
+        Object.assign(call, { state: 'waiting', request, error: null, reply: null, duration: undefined });
         draw(call, extra);
     }
 
@@ -55,7 +85,12 @@ export function transcript(extra = () => []) {
         }
     }
 
-    return { element, heard, size: () => calls.size };
+    return { element, heard, remembered, size: () => calls.size };
+}
+
+/** Whether the caller was told to come again when somebody has answered. */
+function isPutOff(reply) {
+    return typeof reply === 'string' && reply.includes('waits for a person\'s answer');
 }
 
 const STATES = {
@@ -70,6 +105,7 @@ function draw(call, extra) {
         el('div', { class: 'card-head' }, el('h3', {}, el('code', {}, call.tool)), badge(call.error ? kindOf(call.error) : word, kind),
             el('span', { class: 'facts grow' }, took(call.duration)), el('time', { class: 'facts' }, clock(call.at))),
         touches(call.touches), call.request ? waiting(call.request) : null, how(call),
+        call.state === 'running' && call.printed ? el('pre', { class: 'code printed' }, call.printed) : null,
         call.reply ? el('details', { open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply)) : null,
         actions(extra(call))));
 }
@@ -91,8 +127,9 @@ function waiting(request) {
 
 function how({ rule, layer, approved, change }) {
     if (!rule) return null;
-    const by = typeof approved === 'string' ? approved : approved?.by;
-    return el('p', { class: 'facts' }, by ? ['approved by ', el('strong', {}, by), ', asked by '] : 'allowed by ', el('code', {}, rule), ` (${layer})`,
+    const by = typeof approved === 'string' ? approved : approved?.by?.name ?? approved?.by;
+    const allowed = by ? ['approved by ', el('strong', {}, String(by)), ', asked by '] : approved ? 'approved, asked by ' : 'allowed by ';
+    return el('p', { class: 'facts' }, allowed, el('code', {}, rule), ` (${layer})`,
         change ? [' · change ', el('a', { to: `changes/${encodeURIComponent(change)}` }, change)] : null);
 }
 

@@ -109,6 +109,11 @@ function run(lines, from, kind) {
     return end - from;
 }
 
+/** Whether the place before a character lies within a word. */
+function isInWord(text, index) {
+    return /\w/.test(text[index - 1] ?? '') && /\w/.test(text[index] ?? '');
+}
+
 function pair(lines, removed, added, spans) {
     const [a, b] = [lines[removed].text.slice(1), lines[added].text.slice(1)];
     const shorter = Math.min(a.length, b.length);
@@ -117,6 +122,8 @@ function pair(lines, removed, added, spans) {
     while (end < shorter - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
     // Two lines that have little in common are no change of words.
     if (start + end < shorter / 3) return;
+    while (start > 0 && isInWord(a, start)) start--;
+    while (end > 0 && (isInWord(a, a.length - end) || isInWord(b, b.length - end))) end--;
     if (a.length - end > start) spans.set(removed, [1 + start, 1 + a.length - end]);
     if (b.length - end > start) spans.set(added, [1 + start, 1 + b.length - end]);
 }

@@ -65,7 +65,10 @@ function showNav(current = document.body.dataset.view) {
         return el('li', {}, el('a', { to: name, 'aria-current': name === current ? 'page' : null, class: `nav-${name}` },
             icon(name), el('span', {}, label), waits > 0 ? el('span', { class: 'count', 'aria-label': `${waits} wait` }, waits) : null));
     });
-    fill(document.getElementById('nav'), el('ul', {}, ...links));
+    const nav = document.getElementById('nav');
+    const focused = nav.contains(document.activeElement) ? document.activeElement.className : null;
+    fill(nav, el('ul', {}, ...links));
+    if (focused) nav.getElementsByClassName(focused)[0]?.focus();
     document.querySelector('#nav [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
 }
 
@@ -162,7 +165,13 @@ watch(['requests'], () => { showNav(); showTop(); showTitle(); });
 watch(['connection'], () => { showTop(); showConnection(); });
 watch(['workspace'], () => { showTop(); route(); });
 watch(['runs'], () => { showNav(); if (location.hash.startsWith('#/runs')) route(); });
-window.addEventListener('hashchange', () => { if (location.hash.startsWith('#login=')) start(); else if (location.hash !== '#main') route(); });
+window.addEventListener('hashchange', () => {
+    if (location.hash.startsWith('#login=')) return start();
+    if (location.hash === '#main') return;
+    route();
+    // Those who hear the page are where the new view begins.
+    main.focus({ preventScroll: true });
+});
 window.addEventListener('online', tryNow);
 beginAsking();
 start();

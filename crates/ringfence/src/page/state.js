@@ -106,8 +106,16 @@ function heard(kind, data) {
     if (kind === 'request') put(state.requests, data.request, 'requests');
     if (kind === 'answered') drop(data.request);
     if (kind === 'session') put(state.sessions, data.session, 'sessions', 'first');
-    if (kind === 'refused' && data.session) loadRequests();
+    // A session that was refused too often is paused.
+    if (kind === 'refused') soon();
     tell('event', kind, data);
+}
+
+let waiting = 0;
+
+function soon() {
+    clearTimeout(waiting);
+    waiting = setTimeout(loadRequests, 500);
 }
 
 function put(list, one, topic, where = 'last') {

@@ -1,7 +1,7 @@
 // The audit log, newest first, and whether its chain is whole.
 
 import { badge, button, el, fill } from '../dom.js';
-import { empty, loading } from '../ask.js';
+import { loading, trying } from '../ask.js';
 import { get, query } from '../api.js';
 import { touches } from '../cards.js';
 import { clock, count, took } from '../time.js';
@@ -16,7 +16,8 @@ export function show(place) {
         const chain = await get('/v1/audit/verify');
         const list = el('ol', { class: 'audit' });
         const older = el('div', { class: 'actions' });
-        await tail(list, older, chain.records ?? 0);
+        const { records } = await get(query('/v1/audit', { limit: AT_ONCE }));
+        put(list, older, records);
         return [chainState(chain), list, older];
     });
 }
@@ -27,13 +28,17 @@ function chainState({ ok, records, message }) {
         el('p', {}, el('strong', {}, ok ? 'The chain is whole.' : 'The chain is broken.'), ' ', message || count(records, 'record')));
 }
 
-/** Adds the records before `end`, the newest first. */
-async function tail(list, older, end) {
-    const start = Math.max(0, end - AT_ONCE);
-    const { records } = await get(query('/v1/audit', { after: start, limit: end - start || 1 }));
-    if (records.length === 0) list.append(el('li', {}, empty('There is no record yet.')));
+/** Adds records, the newest first, and what brings those before them. */
+function put(list, older, records) {
     for (const record of [...records].reverse()) list.append(row(record));
-    fill(older, start > 0 ? button(`Earlier ones (${start})`, () => tail(list, older, start)) : null);
+    const before = (records[0]?.seq ?? 1) - 1;
+    fill(older, before > 0 ? button(`Earlier ones (${before})`, () => trying(() => earlier(list, older, before))) : null);
+}
+
+async function earlier(list, older, before) {
+    const after = Math.max(0, before - AT_ONCE);
+    const { records } = await get(query('/v1/audit', { after, limit: before - after }));
+    put(list, older, records);
 }
 
 const KINDS = { end: 'good', refused: 'bad', overdue: 'wait' };

@@ -4,7 +4,7 @@ import { button, el, fill } from '../dom.js';
 import { empty, loading, trying } from '../ask.js';
 import { bytes, get, query } from '../api.js';
 import { state } from '../state.js';
-import { cut } from '../visible.js';
+import { cut, visibleLine } from '../visible.js';
 import { clock, count, size } from '../time.js';
 
 const LINES_AT_ONCE = 2000;
@@ -87,7 +87,7 @@ async function saved(where) {
     const address = URL.createObjectURL(await bytes(query('/v1/files/raw', { workspace: state.workspace, path: where })));
     const link = document.createElement('a');
     link.href = address;
-    link.download = where.split('/').at(-1);
+    link.download = visibleLine(where.split('/').at(-1));
     link.click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

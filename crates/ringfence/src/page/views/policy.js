@@ -4,7 +4,6 @@ import { badge, button, el, field, fill } from '../dom.js';
 import { confirm, empty, loading, trying } from '../ask.js';
 import { get, path, post, query, remove } from '../api.js';
 import { schemaForm } from '../form.js';
-import { showReply } from '../values.js';
 import { may, state } from '../state.js';
 import { clock } from '../time.js';
 
@@ -32,15 +31,22 @@ function ruleRow({ rule, source }) {
         source ? el('span', { class: 'facts' }, source) : null);
 }
 
+/** A rule as it is written in config files. */
+function ruleText(rule) {
+    if (typeof rule === 'string') return rule;
+    const fields = Object.entries(rule).filter(([, value]) => value !== null && value !== false && value?.length !== 0);
+    return `{ ${fields.map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join(', ')} }`;
+}
+
 async function showGrants(place) {
     const { grants = [] } = await get('/v1/grants');
     if (grants.length === 0) return empty('Nothing was granted for good. “Remember” in an approval adds a rule here.');
     const revoke = grant => async () => {
-        const yes = await confirm({ title: 'Take this back?', body: [el('pre', { class: 'code' }, grant.rule)], yes: 'Take it back', danger: true });
+        const yes = await confirm({ title: 'Take this back?', body: [el('pre', { class: 'code' }, ruleText(grant.rule))], yes: 'Take it back', danger: true });
         if (yes && await trying(() => remove(path('grants', grant.id)))) loading(place, () => showGrants(place));
     };
     return el('ul', { class: 'rows' }, ...grants.map(grant => el('li', {}, el('div', { class: 'row' },
-        el('span', { class: 'row-main' }, el('code', {}, grant.rule), el('span', { class: 'facts' }, grant.by ? `by ${grant.by.name ?? grant.by} · ` : '', grant.until ? `until ${clock(grant.until)}` : '')),
+        el('span', { class: 'row-main' }, el('code', {}, ruleText(grant.rule)), el('span', { class: 'facts' }, grant.by ? `by ${grant.by} · ` : '', grant.until ? `until ${clock(grant.until)}` : '')),
         el('span', { class: 'row-side' }, button('Take back', revoke(grant)))))));
 }
 
@@ -60,7 +66,7 @@ async function showExplain() {
         event.preventDefault();
         trying(async () => {
             const { decision, text } = await post('/v1/policy/explain', { workspace: state.workspace, tool: chooser.value, arguments: form.value() });
-            fill(said, el('div', { class: 'verdict' }, badge(decision, { allow: 'good', ask: 'wait', deny: 'bad' }[decision]), text ? el('pre', { class: 'code' }, text) : showReply('{}')));
+            fill(said, el('div', { class: 'verdict' }, badge(decision ?? 'would not get so far', { allow: 'good', ask: 'wait', deny: 'bad' }[decision]), el('pre', { class: 'code' }, text)));
         });
     };
     return el('form', { class: 'card', on: { submit } }, field('Tool', chooser), place, el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Ask the policy')), said);

@@ -2,7 +2,7 @@
 
 import { badge, button, el, fill } from '../dom.js';
 import { confirm, empty, trying } from '../ask.js';
-import { get, path, post, remove } from '../api.js';
+import { get, path, post, query, remove } from '../api.js';
 import { follow } from '../events.js';
 import { transcript } from '../cards.js';
 import { loadRequests, loadSessions, may, paused, state, watch } from '../state.js';
@@ -12,7 +12,7 @@ import { clock } from '../time.js';
 export function show(place, [id]) {
     const head = el('div', {});
     const nothing = empty('No call yet. What this session does shows up here at once.');
-    const cards = transcript(call => call.state === 'running' && may('call') ? [button('Cancel', () => cancel(id, call))] : []);
+    const cards = transcript(call => call.state === 'running' && isMine(session) ? [button('Cancel', () => cancel(id, call))] : []);
     fill(place, head, nothing, cards.element);
 
     let session = state.sessions.find(one => one.id === id) ?? null;
@@ -20,25 +20,43 @@ export function show(place, [id]) {
         session = state.sessions.find(one => one.id === id) ?? session;
         fill(head, headOf(id, session));
     };
-    if (!session) get(path('sessions', id)).then(found => { session ??= found; draw(); }, error => fill(head, el('h1', {}, 'Session'), empty(error.message)));
+    if (!session) get(path('sessions', id)).then(found => { session ??= found; draw(); }, () => {});
     draw();
 
     // The end of the page is followed while somebody is there.
     const heard = (kind, data) => {
+        if (kind === 'gap') return recall();
         const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;
         cards.heard(kind, data);
         nothing.hidden = cards.size() > 0;
         if (atEnd && cards.size() > 3) window.scrollTo(0, document.body.scrollHeight);
     };
-    const stream = follow(path('sessions', id, 'events'), { after: 0, heard });
+    const recall = async () => {
+        const records = await remember(id).catch(() => []);
+        records.forEach(record => cards.remembered(record));
+        nothing.hidden = cards.size() > 0;
+    };
+    let stream = { stop: () => {} };
+    let isGone = false;
+    // First what the audit log has, then what the server still knows of the session, with contents, then what comes.
+    recall().then(() => {
+        if (!isGone) stream = follow(path('sessions', id, 'events'), { after: 0, heard });
+    });
     for (const request of state.requests) if (request.session === id) heard('request', { request });
     const unwatch = watch(['sessions', 'requests'], draw);
     // A request may begin to wait in another process, of which only the stream of everything tells.
     const unhear = watch(['event'], (kind, data) => {
         if (kind === 'request' && data.request.session === id || kind === 'answered') heard(kind, data);
     });
-    return () => { stream.stop(); unwatch(); unhear(); };
+    return () => { isGone = true; stream.stop(); unwatch(); unhear(); };
 }
+
+async function remember(id) {
+    if (!may('approve') && !may('admin')) return [];
+    return (await get(query('/v1/audit', { session: id, limit: 1000 }))).records;
+}
+
+const isMine = session => [state.me?.name, `by hand, ${state.me?.name}`].includes(session?.principal);
 
 function headOf(id, session) {
     const isOpen = session && !session.ended;
@@ -51,7 +69,7 @@ function headOf(id, session) {
         el('div', { class: 'actions' },
             session && paused(session) && may('approve') ? button('Let it ask again', () => trying(async () => { await post(path('sessions', id, 'resume')); await loadRequests(); await loadSessions(); })) : null,
             may('undo') ? button('Undo everything of this session…', () => undo({ session: id, workspace: session?.workspace })) : null,
-            isOpen ? button('End the session', () => finish(id)) : null),
+            isOpen && (may('admin') || isMine(session)) ? button('End the session', () => finish(id)) : null),
     ];
 }
 

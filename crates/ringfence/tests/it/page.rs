@@ -1,0 +1,527 @@
+//! The page in a real browser, before a real server: what a person sees is what is asked, and their answer is what happens.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use ringfence_kernel::visible_line;
+use serde_json::{Value, json};
+
+use crate::browser::{Browser, DESKTOP, ENTER, ESCAPE, Look};
+use crate::site::Site;
+
+/// A server process, the link to its page, and a token for an agent.
+pub(crate) struct Served {
+    child: Child,
+    pub(crate) address: String,
+    pub(crate) link: String,
+    token: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Served {
+    pub(crate) fn start(site: &Site) -> Self {
+        let token = site.run(&["token", "new", "robot"]).out.trim().to_owned();
+        Self::at(site, "127.0.0.1:0", token)
+    }
+
+    fn at(site: &Site, address: &str, token: String) -> Self {
+        let mut command = site.command(&["serve", "--address", address]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let link = lines.find_map(|line| line.split("the page, once: ").nth(1).map(str::to_owned)).unwrap();
+        // Nobody reads the rest, and the server must not have to wait for that.
+        thread::spawn(move || lines.for_each(drop));
+        let address = link.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        Self { child, address, link, token }
+    }
+
+    /// Kills the server as a power cut would, and starts another at the same address.
+    fn restart(mut self, site: &Site, meanwhile: impl FnOnce()) -> Self {
+        let (address, token) = (self.address.clone(), self.token.clone());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        meanwhile();
+        Self::at(site, &address, token)
+    }
+
+    /// A session of the agent.
+    pub(crate) fn session(&self, label: &str) -> String {
+        let begun = self.ask("POST", "/v1/sessions", &json!({"label": label}));
+        begun["id"].as_str().unwrap_or_else(|| panic!("no session: {begun}")).to_owned()
+    }
+
+    /// A call of the agent, that waits for an answer for so many seconds.
+    pub(crate) fn call(&self, session: &str, tool: &str, arguments: &Value, wait: u64) -> Value {
+        let call = json!({"name": tool, "arguments": arguments, "wait": wait});
+        self.ask("POST", &format!("/v1/sessions/{session}/calls"), &call)
+    }
+
+    /// A call that waits while the test goes on.
+    pub(crate) fn call_aside(&self, session: &str, tool: &str, arguments: Value) -> JoinHandle<Value> {
+        let (address, token) = (self.address.clone(), self.token.clone());
+        let path = format!("/v1/sessions/{session}/calls");
+        let call = json!({"name": tool, "arguments": arguments, "wait": 60});
+        thread::spawn(move || ask(&address, &token, "POST", &path, &call))
+    }
+
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        ask(&self.address, &self.token, method, path, body)
+    }
+}
+
+fn ask(address: &str, token: &str, method: &str, path: &str, body: &Value) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
+    let body = body.to_string();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// The reply of a call, as the model gets it.
+fn reply(answer: &Value) -> Value {
+    serde_json::from_str(answer["reply"].as_str().unwrap_or_else(|| panic!("no reply: {answer}"))).unwrap()
+}
+
+/// A site with the file that everybody wants to change.
+fn site() -> Site {
+    let site = Site::new();
+    site.write("notes.md", "milk\nbread\n");
+    site
+}
+
+fn overwrite(content: &str) -> Value {
+    json!({"path": "notes.md", "content": content})
+}
+
+/// A browser whose person is in.
+pub(crate) fn person(browser: &Browser, served: &Served) {
+    browser.open(&served.link);
+    browser.until("document.body.dataset.connection === 'open'");
+}
+
+/// The dialog is there, and its first moment is over.
+pub(crate) const ASKED: &str = "document.querySelector('dialog.approval[open].settled') !== null";
+pub(crate) const NOT_ASKED: &str = "document.querySelector('dialog.approval') === null";
+
+#[test]
+fn an_overwrite_waits_with_its_diff_and_a_no_leaves_the_file_as_it_is() {
+    let Some(browser) = Browser::start() else { return };
+    let (site, browser) = (site(), browser);
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    let call = served.call_aside(&session, "write_file", overwrite("milk\nrye bread\n"));
+    browser.until(ASKED);
+    assert!(browser.text("dialog h2").contains("notes.md"), "{}", browser.text("dialog h2"));
+    assert_eq!(browser.text("dialog .line.remove .words"), "-bread");
+    assert_eq!(browser.text("dialog .line.add .words"), "+rye bread");
+    assert!(browser.text("dialog .who").contains("robot"));
+    assert!(browser.text("dialog .why").contains("preset ask"));
+    // The no has the focus, the tab says that something waits, and nothing happened yet.
+    assert_eq!(browser.run("return document.activeElement.innerText.split('\\n')[0].trim().split(' ')[0]"), "Deny");
+    assert_eq!(browser.run("return document.title.startsWith('(1) ')"), true);
+    assert_eq!(browser.run("return document.getElementById('favicon').href.startsWith('data:image/svg')"), true);
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
+    browser.press("d");
+    browser.until("document.activeElement.name === 'reason'");
+    browser.press(&format!("no rye{ENTER}"));
+    let answer = call.join().unwrap();
+    assert_eq!(answer["error"], "APPROVAL_DENIED", "{answer}");
+    assert!(answer["reply"].as_str().unwrap().contains("no rye"), "{answer}");
+    browser.until(NOT_ASKED);
+    browser.until("!document.title.startsWith('(')");
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
+}
+
+#[test]
+fn a_yes_writes_the_file_and_an_undo_brings_the_old_one_back() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    let call = served.call_aside(&session, "write_file", overwrite("oats\n"));
+    browser.until(ASKED);
+    browser.press("a");
+    let answer = call.join().unwrap();
+    assert_eq!(reply(&answer)["ok"], true, "{answer}");
+    assert_eq!(site.read("notes.md"), "oats\n");
+
+    // The card of the call says who approved it, and leads to its change.
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".call.done", "approved by");
+    browser.click(".call.done a[href^='#/changes/']");
+    browser.until_text(".diff .line.add", "+oats");
+    browser.click_button("Undo");
+    // First what it would do, with the no in focus; nothing is done by looking.
+    browser.until_text("dialog.small .line.add", "+milk");
+    assert_eq!(browser.run("return document.activeElement.innerText"), "Cancel");
+    assert_eq!(site.read("notes.md"), "oats\n");
+    browser.click("dialog.small button.primary");
+    browser.until_text("#notices", "Taken back");
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
+    browser.run("location.hash = '#/changes'");
+    browser.click_button("Redo");
+    browser.click("dialog.small button.primary");
+    browser.until_text("#notices", "Made again");
+    assert_eq!(site.read("notes.md"), "oats\n");
+}
+
+#[test]
+fn edited_arguments_are_used_instead_of_those_that_came() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    let call = served.call_aside(&session, "write_file", overwrite("gin\n"));
+    browser.until(ASKED);
+    browser.press("e");
+    browser.write("dialog textarea[name=content]", "tea\n");
+    browser.click_button("Approve with these arguments");
+    let answer = call.join().unwrap();
+    assert_eq!(reply(&answer)["ok"], true, "{answer}");
+    assert_eq!(site.read("notes.md"), "tea\n");
+}
+
+#[test]
+fn what_is_remembered_is_the_very_rule_that_was_shown_and_can_be_taken_back() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    let call = served.call_aside(&session, "write_file", overwrite("one\n"));
+    browser.until(ASKED);
+    browser.press("r");
+    let rule = browser.text("dialog .rule pre");
+    assert!(rule.contains("notes.md\"") && rule.contains("decision = \"allow\""), "{rule}");
+    browser.until(ASKED);
+    browser.press("a");
+    assert_eq!(reply(&call.join().unwrap())["ok"], true);
+    // The same again asks nobody.
+    let again = served.call(&session, "write_file", &overwrite("two\n"), 0);
+    assert_eq!(reply(&again)["ok"], true, "{again}");
+    assert_eq!(site.read("notes.md"), "two\n");
+    browser.run("location.hash = '#/policy'");
+    browser.until_text(".rows code", "notes.md");
+    browser.click_button("Take back");
+    browser.click("dialog.small button.danger");
+    browser.until_text(".empty", "Nothing was granted for good");
+    let asked = served.call(&session, "write_file", &overwrite("three\n"), 0);
+    assert!(asked["suspended"].is_object(), "{asked}");
+}
+
+#[test]
+fn two_browsers_answer_at_once_and_exactly_one_wins() {
+    let Some(first) = Browser::start() else { return };
+    let Some(second) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&first, &served);
+    // The second is the same person elsewhere: the token is all that they have.
+    let token = first.run("return localStorage.getItem('ringfence.token')");
+    second.open(&format!("http://{}/page/logo.svg", served.address));
+    second.run(&format!("localStorage.setItem('ringfence.token', {token})"));
+    second.open(&format!("http://{}/", served.address));
+    second.until("document.body.dataset.connection === 'open'");
+    let session = served.session("shopping");
+    let call = served.call_aside(&session, "write_file", overwrite("tea\n"));
+    first.until(ASKED);
+    second.until(ASKED);
+    second.press("d");
+    second.until("document.activeElement.name === 'reason'");
+    thread::scope(|scope| {
+        scope.spawn(|| first.press("a"));
+        scope.spawn(|| second.press(ENTER));
+    });
+    let answer = call.join().unwrap();
+    let outcome = "(document.querySelector('#notices')?.innerText ?? '').match(/Approved|Denied/)?.[0] \
+                   ?? (document.querySelector('dialog.approval .problem')?.innerText ?? '').match(/answered/)?.[0]";
+    let outcomes = [first.until(outcome), second.until(outcome)];
+    match answer["error"].as_str() {
+        None => {
+            assert_eq!((outcomes, site.read("notes.md").as_str()), ([json!("Approved"), json!("answered")], "tea\n"))
+        }
+        Some(kind) => {
+            assert_eq!((kind, outcomes), ("APPROVAL_DENIED", [json!("answered"), json!("Denied")]));
+            assert_eq!(site.read("notes.md"), "milk\nbread\n");
+        }
+    }
+}
+
+#[test]
+fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    let put_off = served.call(&session, "write_file", &overwrite("tea\n"), 0);
+    assert!(put_off["suspended"].is_object(), "{put_off}");
+    browser.until(ASKED);
+    // A call that was put off is no refused one.
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".call.waiting", "waits for an answer");
+    let served = served.restart(&site, || {
+        browser.until("document.querySelector('#connection .banner')?.innerText.includes('Connection lost')");
+    });
+    browser.until("document.body.dataset.connection === 'open'");
+    assert_eq!(browser.run("return document.querySelector('#connection').innerText"), "");
+    browser.until(ASKED);
+    browser.press("a");
+    browser.until_text("#notices", "Approved");
+    let back = json!({
+        "token": put_off["suspended"]["token"], "id": put_off["callId"],
+        "name": "write_file", "arguments": overwrite("tea\n"),
+    });
+    let done = served.ask("POST", &format!("/v1/sessions/{session}/calls/resume"), &back);
+    assert_eq!(reply(&done)["ok"], true, "{done}");
+    assert_eq!(site.read("notes.md"), "tea\n");
+    // What happens from now on is heard again.
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".call.done", "write_file");
+    served.call(&session, "read_file", &json!({"path": "notes.md"}), 0);
+    browser.until_text(".call.done", "read_file");
+}
+
+#[test]
+fn keys_of_the_first_moment_and_escape_approve_nothing() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    // Keys that are on their way while the dialog opens, and go on: the page presses them itself, to be early enough.
+    browser.run(
+        "window.pressed = 0;
+         new MutationObserver(() => {
+             const dialog = document.querySelector('dialog.approval[open]');
+             if (!dialog || window.pressed > 0) return;
+             for (const key of ['a', 'Enter', 'a', ' ']) {
+                 dialog.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+                 window.pressed++;
+             }
+             dialog.querySelector('.primary')?.click();
+         }).observe(document.body, { childList: true });",
+    );
+    let session = served.session("shopping");
+    served.call(&session, "write_file", &overwrite("tea\n"), 0);
+    browser.until("window.pressed === 4");
+    browser.until(ASKED);
+    browser.press(ESCAPE);
+    browser.until(NOT_ASKED);
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
+    // It still waits, and is found again.
+    assert_eq!(browser.run("return document.title.startsWith('(1) ')"), true);
+    browser.click_button("Decide");
+    browser.until(ASKED);
+    // Escape goes back from a reason, keeps the dialog, and the second one leaves; neither is an answer.
+    browser.press("d");
+    browser.until("document.activeElement.name === 'reason'");
+    browser.press(&format!("a{ESCAPE}"));
+    browser.until(ASKED);
+    browser.press(ESCAPE);
+    browser.until(NOT_ASKED);
+    let waiting = site.run(&["approvals", "list"]).out;
+    assert!(waiting.contains("notes.md"), "{waiting}");
+}
+
+#[test]
+fn text_of_models_and_files_is_shown_and_never_obeyed() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let evil = "<img src=x onerror=\"window.caught=1\"><script>window.caught=1</script>\u{202e}txt.exe \
+                javascript:alert(1) https://evil.example/a?b=c \u{200b}";
+    site.write("evil.txt", format!("{evil}\n"));
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session(evil);
+    served.call(&session, "read_file", &json!({"path": "evil.txt"}), 0);
+    served.call(&session, "write_file", &json!({"path": "notes.md", "content": evil}), 0);
+    browser.until(ASKED);
+    let shown = browser.text("dialog .line.add .words");
+    assert!(
+        shown.contains("<img src=x") && shown.contains("\\u{202e}txt.exe") && shown.contains("\\u{200b}"),
+        "{shown}"
+    );
+    let ligatures = "getComputedStyle(document.querySelector('dialog .line.add .words')).fontVariantLigatures";
+    assert_eq!(browser.run(&format!("return {ligatures}")), "none");
+    browser.press(ESCAPE);
+    browser.until(NOT_ASKED);
+    for view in ["sessions", &format!("sessions/{session}"), "files/text/evil.txt", "audit", "waiting"] {
+        browser.run(&format!("location.hash = '#/{view}'"));
+        browser.until("document.querySelector('main h1') !== null && !document.querySelector('main').innerText.includes('Loading')");
+    }
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until("document.querySelector('.call.done details')");
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })");
+    browser.until_text(".call.done", "https://evil.example/a?b=c");
+    // An address is a text with a button; there is no link that leads out, no image, no script.
+    let leads_out =
+        "[...document.querySelectorAll('a')].filter(one => !one.getAttribute('href').startsWith('#')).length";
+    let foreign = "document.querySelectorAll('main img, main script, main iframe, dialog img').length";
+    let raw = "/[\\u202a-\\u202e\\u2066-\\u2069\\u200b]/.test(document.body.textContent)";
+    assert_eq!(
+        browser.run(&format!("return [{leads_out}, {foreign}, {raw}, window.caught ?? null]")),
+        json!([0, 0, false, null])
+    );
+    browser.click_button("open");
+    browser.until_text("dialog.small", "evil.example");
+    browser.press(ESCAPE);
+    browser.until("document.querySelector('dialog.small') === null");
+}
+
+#[test]
+fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let address = browser.run("return location.href");
+    assert!(!address.as_str().unwrap().contains("login"), "{address}");
+    assert_eq!(browser.run("return document.cookie"), "");
+    browser.run("localStorage.clear()");
+    browser.open("about:blank");
+    browser.open(&served.link);
+    browser.until_text("main", "used already");
+    // A token that is not known is no way in either.
+    browser.write("input[name=secret]", "rf-nonsense");
+    browser.press(ENTER);
+    browser.until_text("main .problem", "not known");
+    assert_eq!(browser.run("return localStorage.getItem('ringfence.token')"), Value::Null);
+}
+
+#[test]
+fn a_tool_is_called_by_hand_with_a_form_of_its_schema() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    browser.run("location.hash = '#/call/write_file'");
+    browser.write("textarea[name=path]", "notes.md");
+    browser.write("textarea[name=content]", "by hand\n");
+    browser.click_button("Call it");
+    browser.until(ASKED);
+    browser.press("a");
+    browser.until_text(".result", "done");
+    assert_eq!(site.read("notes.md"), "by hand\n");
+    browser.run("location.hash = '#/call/read_file'");
+    browser.write("textarea[name=path]", "../secret");
+    browser.click_button("Call it");
+    browser.until_text(".result", "leads outside the workspace");
+}
+
+#[test]
+fn every_view_is_there_and_fits_a_phone() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    site.write("src/deep/a_name_that_is_rather_long_and_has_no_place_to_break_at.rs", "x".repeat(300));
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("A label that is long enough to need more than one line on a phone");
+    served.call(&session, "write_file", &json!({"path": "new.md", "content": "x"}), 0);
+    served.call(&session, "read_file", &json!({"path": "../out"}), 0);
+    let session = format!("sessions/{session}");
+    let views = [
+        ("waiting", "Nothing waits"),
+        ("sessions", "A label"),
+        (session.as_str(), "INVALID_PATH"),
+        ("changes", "new.md"),
+        ("files", "notes.md"),
+        ("files/at/src/deep", "a_name"),
+        ("files/text/notes.md", "bread"),
+        ("call", "Call it"),
+        ("policy", "preset ask"),
+        ("audit", "The chain is whole"),
+        ("walls", "walls stand"),
+    ];
+    for look in [Look { width: 360, height: 740, dark: true }, DESKTOP] {
+        browser.look(look);
+        for (view, says) in views {
+            browser.run(&format!("location.hash = '#/{view}'"));
+            browser.until_text("main", says);
+            let wide = browser.run("return document.documentElement.scrollWidth - window.innerWidth");
+            assert_eq!(wide, 0, "{view} is wider than {}", look.width);
+            let nameless = browser.run(
+                "return [...document.querySelectorAll('main button, main input, main select, main textarea')]
+                     .filter(one => !(one.innerText || one.labels?.length || one.ariaLabel)).length",
+            );
+            assert_eq!(nameless, 0, "{view} has something without a name");
+        }
+    }
+}
+
+#[test]
+fn the_page_and_the_kernel_agree_on_what_misleads() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    browser.open(&format!("http://{}/", served.address));
+    let found = browser.until(
+        "window.found ?? (import('/page/visible.js').then(({ visibleLine }) => {
+             const all = [];
+             for (let point = 0; point <= 0x10ffff; point++) {
+                 if (point >= 0xd800 && point <= 0xdfff) continue;
+                 const one = String.fromCodePoint(point);
+                 if (visibleLine(one) !== one) all.push(`${point} ${visibleLine(one)}`);
+             }
+             window.found = all;
+         }), null)",
+    );
+    let page: BTreeSet<&str> = found.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let kernel: Vec<String> = ('\0'..=char::MAX)
+        .filter_map(|one| {
+            let text = visible_line(&one.to_string());
+            (text != one.to_string()).then(|| format!("{} {text}", u32::from(one)))
+        })
+        .collect();
+    assert!(kernel.len() > 4000, "{}", kernel.len());
+    assert_eq!(page, kernel.iter().map(String::as_str).collect());
+}
+
+#[test]
+fn a_diff_is_read_by_what_its_hunks_say() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    browser.open(&format!("http://{}/", served.address));
+    // A removed line `-- a` and an added `++ b` look like the names of files.
+    let diff =
+        "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a\n+++ b\n same\n\\ No newline at end of file\n@@ -9 +9 @@\n-c\n+d\n";
+    let kinds = browser.until(&format!(
+        "window.kinds ?? (import('/page/diff.js').then(({{ parse }}) => {{
+             window.kinds = parse({}).map(line => `${{line.kind}} ${{line.old ?? '-'}} ${{line.new ?? '-'}}`);
+         }}), null)",
+        json!(diff)
+    ));
+    let expected = [
+        "file - -",
+        "file - -",
+        "hunk - -",
+        "remove 1 -",
+        "add - 1",
+        "same 2 2",
+        "note - -",
+        "hunk - -",
+        "remove 9 -",
+        "add - 9",
+    ];
+    assert_eq!(kinds, json!(expected));
+}
