@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ringfence_sandbox::bound_memory;
 use tokio_util::sync::CancellationToken;
 
 use crate::approve::by_setting;
@@ -98,6 +99,7 @@ pub(crate) fn token(settings: &Settings, command: TokenCommand) -> Result<Done, 
 }
 
 fn front(settings: Settings, environment: &Environment, wait: Duration) -> Result<(Front, Wired), Failure> {
+    bound_memory();
     let front = Front::new(wait);
     let approver = by_setting(&settings, || front.approver());
     let wired = wire_mcp(settings, environment, approver, front.roots())?;
