@@ -2,8 +2,11 @@
 //!
 //! The others are fetched into `target/tmp/bench-mcp` on the first run: the Node one by `npm`, the Rust one by `cargo
 //! install`. Which of them could not be had is said, and the run goes on without it. One call is in flight at a time; a line
-//! shows the best round and the median and the 99th percentile of all calls. Ours is shown twice: with contents and names on
-//! disk before each reply, which is how it comes, and with contents alone. The others sync nothing.
+//! shows the calls per second of the best and of the median round, and the median and the 99th percentile of all calls.
+//!
+//! What changes nothing is done on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
+//! nothing, so that the servers are compared, and then on the disk, where ours has contents, names and journal on it before it
+//! replies; the others sync nothing.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,14 +16,20 @@ use std::time::{Duration, Instant};
 
 use crate::{root, say};
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(400);
-const STARTS: usize = 9;
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(300);
+const STARTS: usize = 11;
 const FILES: usize = 20_000;
 
+/// Where files are in memory, if there is such a place.
+const MEMORY: &str = "/dev/shm";
+
 const NODE_PEER: &str = "@modelcontextprotocol/server-filesystem@2026.8.31";
-const RUST_PEER: &str = "rust-mcp-filesystem";
 const RUST_PEER_VERSION: &str = "0.4.5";
+
+/// Raises how many files a server may have open, as far as it can be, before it is started: one of them needs a descriptor
+/// for each file that it searches.
+const WITH_ROOM: &str = r#"ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -H -n)"; exec "$0" "$@""#;
 
 /// One server under test.
 struct Peer {
@@ -30,29 +39,52 @@ struct Peer {
     calls: fn(&Path) -> Vec<(&'static str, String)>,
 }
 
+/// A directory that goes when the run is over.
+struct Tree(PathBuf);
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // What cannot be removed is in the way of nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// False if the bench could not be run.
 pub(crate) fn run() -> bool {
     if !crate::run(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     let place = root().join("target/tmp/bench-mcp");
-    let tree = place.join("tree");
-    let Ok(()) = make_tree(&tree) else {
-        say("the tree for the bench cannot be made");
+    let memory = Some(Path::new(MEMORY)).filter(|memory| memory.is_dir()).unwrap_or(&place);
+    let memory = Tree(memory.join(format!("ringfence-bench-{}", std::process::id())));
+    let disk = Tree(place.join("tree"));
+    let made = make_tree(&memory.0.join("files"), 0).and_then(|()| make_tree(&disk.0.join("files"), FILES));
+    let (Ok(()), Some(programs)) = (made, programs(&place)) else {
+        say("the trees for the bench cannot be made");
         return false;
     };
-    let peers = peers(&place, &tree);
-    start_times(&peers, &tree);
-    let mut servers: Vec<Server> = peers.iter().filter_map(|peer| Server::start(peer, &tree)).collect();
+    let peers = |tree: &Tree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
+    start_times(&peers(&disk));
+    let changes = ["write 4 KiB", "edit 64 KiB"];
+    let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
+    let looked = compare(&peers(&disk), &looks);
+    say("\nin memory, where nobody has to wait for a disk");
+    let changed = compare(&peers(&memory), &changes);
+    say("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
+    let durable = compare(&peers(&disk), &changes);
+    looked && changed && durable && programs.len() == 3
+}
+
+/// Rounds of each operation, the servers in turn, and what they took. False if a server could not be started.
+fn compare(peers: &[Peer], operations: &[&str]) -> bool {
+    let mut servers: Vec<Server> = peers.iter().filter_map(Server::start_with_room).collect();
     let idle: Vec<u64> = servers.iter().map(|server| server.memory("VmRSS:")).collect();
-    for operation in ["read 4 KiB", "write 4 KiB", "list 500", "edit 64 KiB", "search 20,000 files"] {
+    for operation in operations {
         say(&format!("\n{operation}"));
         for _ in 0..ROUNDS {
             servers.iter_mut().for_each(|server| server.round(operation));
         }
-        for server in &mut servers {
-            server.report();
-        }
+        servers.iter_mut().for_each(Server::report);
     }
     say("\nmemory, idle and at most");
     for (server, idle) in servers.iter().zip(idle) {
@@ -62,50 +94,47 @@ pub(crate) fn run() -> bool {
     servers.len() == peers.len()
 }
 
-fn peers(place: &Path, tree: &Path) -> Vec<Peer> {
-    let ours = |title, durability: &str| {
-        let config = place.join(format!("{durability}.toml"));
-        let text = format!("durability = \"{durability}\"\n");
-        let written = fs::write(&config, text);
-        if written.is_err() {
-            say("the config for our server cannot be written");
-        }
-        let program = root().join("target/release/ringfence");
-        let words = ["mcp", "--preset", "edits", "--workspace"].map(PathBuf::from);
-        let mut command = vec![program];
-        command.extend(words);
-        command.extend([tree.to_owned(), "--config".into(), config]);
-        let environment =
-            vec![("RINGFENCE_STATE_DIR", place.join(format!("state-{durability}"))), ("HOME", place.to_owned())];
-        Peer { title, command, environment, calls: our_calls }
-    };
-    let mut peers = vec![ours("ringfence, durable", "full"), ours("ringfence, ordered", "ordered")];
-    let npm = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).arg(NODE_PEER).status();
-    match npm.is_ok_and(|status| status.success()) {
-        true => peers.push(Peer {
-            title: "server-filesystem (Node)",
-            command: vec![place.join("node_modules/.bin/mcp-server-filesystem"), tree.to_owned()],
-            environment: Vec::new(),
-            calls: node_calls,
-        }),
-        false => say(&format!("without {NODE_PEER}: npm cannot fetch it")),
+const OURS: &str = "ringfence";
+const NODE: &str = "server-filesystem (Node)";
+const RUST: &str = "rust-mcp-filesystem";
+
+/// The programs that could be had.
+fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
+    fs::create_dir_all(place).ok()?;
+    let mut programs = vec![(OURS, root().join("target/release/ringfence"))];
+    let node = place.join("node_modules/.bin/mcp-server-filesystem");
+    if !node.exists() {
+        // Whether it is there is what counts.
+        let _ = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).arg(NODE_PEER).status();
     }
-    let program = place.join("bin").join(RUST_PEER);
-    let version = ["--version", RUST_PEER_VERSION, "--locked", "--quiet", "--root"];
-    if !program.exists() {
+    let rust = place.join("bin").join(RUST);
+    if !rust.exists() {
+        let version = ["--version", RUST_PEER_VERSION, "--locked", "--quiet", "--root"];
         let place = place.display().to_string();
-        crate::run(&[&["install", RUST_PEER][..], &version, &[place.as_str()]].concat(), &[]);
+        crate::run(&[&["install", RUST][..], &version, &[place.as_str()]].concat(), &[]);
     }
-    match program.exists() {
-        true => peers.push(Peer {
-            title: "rust-mcp-filesystem",
-            command: vec![program, "--allow-write".into(), tree.to_owned()],
-            environment: Vec::new(),
-            calls: rust_calls,
-        }),
-        false => say(&format!("without {RUST_PEER}: cargo cannot install it")),
+    for (title, program) in [(NODE, node), (RUST, rust)] {
+        match program.exists() {
+            true => programs.push((title, program)),
+            false => say(&format!("without {title}: it cannot be fetched")),
+        }
     }
-    peers
+    Some(programs)
+}
+
+fn peer(title: &'static str, program: &Path, tree: &Tree) -> Peer {
+    let (files, state) = (tree.0.join("files"), tree.0.join("state"));
+    let words = |words: &[&str]| words.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let (options, environment, calls): (_, _, fn(&Path) -> _) = match title {
+        OURS => {
+            let environment = vec![("RINGFENCE_STATE_DIR", state.clone()), ("HOME", tree.0.clone())];
+            (words(&["mcp", "--preset", "edits", "--workspace"]), environment, our_calls)
+        }
+        RUST => (words(&["--allow-write"]), Vec::new(), rust_calls),
+        _ => (Vec::new(), Vec::new(), node_calls),
+    };
+    let command = [vec![program.to_owned()], options, vec![files]].concat();
+    Peer { title, command, environment, calls }
 }
 
 fn our_calls(_: &Path) -> Vec<(&'static str, String)> {
@@ -114,6 +143,8 @@ fn our_calls(_: &Path) -> Vec<(&'static str, String)> {
         ("read 4 KiB", call("read_file", r#"{"path":"small"}"#)),
         ("write 4 KiB", call("write_file", &format!(r#"{{"path":"written","content":"{text}"}}"#))),
         ("list 500", call("list_directory", r#"{"path":"many"}"#)),
+        // There is one listing, and it has sizes.
+        ("list 500 with sizes", call("list_directory", r#"{"path":"many"}"#)),
         ("edit 64 KiB", call("edit_file", r#"{"path":"edited","oldText":"MARK-A","newText":"MARK-B"}"#)),
         ("search 20,000 files", call("search_files", r#"{"path":"files","pattern":"needle in it"}"#)),
     ]
@@ -126,6 +157,7 @@ fn node_calls(tree: &Path) -> Vec<(&'static str, String)> {
         ("read 4 KiB", call("read_text_file", &format!(r#"{{"path":"{tree}/small"}}"#))),
         ("write 4 KiB", call("write_file", &format!(r#"{{"path":"{tree}/written","content":"{text}"}}"#))),
         ("list 500", call("list_directory", &format!(r#"{{"path":"{tree}/many"}}"#))),
+        ("list 500 with sizes", call("list_directory_with_sizes", &format!(r#"{{"path":"{tree}/many"}}"#))),
         ("edit 64 KiB", call("edit_file", &format!(r#"{{"path":"{tree}/edited","edits":{edits}}}"#))),
     ]
 }
@@ -154,28 +186,46 @@ struct Server {
     edited: PathBuf,
     is_second: bool,
     taken: Vec<Duration>,
-    best: f64,
+    /// Calls per second of each round.
+    rates: Vec<f64>,
+    has_failed: bool,
 }
 
 impl Server {
-    fn start(peer: &Peer, tree: &Path) -> Option<Self> {
+    fn start(peer: &Peer) -> Option<Self> {
         let (program, arguments) = peer.command.split_first()?;
         let mut command = Command::new(program);
-        command.args(arguments).envs(peer.environment.iter().cloned());
+        command.args(arguments);
+        Self::greet(peer, command)
+    }
+
+    fn start_with_room(peer: &Peer) -> Option<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", WITH_ROOM]).args(&peer.command);
+        let started = Self::greet(peer, command);
+        if started.is_none() {
+            say(&format!("{} cannot be started", peer.title));
+        }
+        started
+    }
+
+    fn greet(peer: &Peer, mut command: Command) -> Option<Self> {
+        command.envs(peer.environment.iter().cloned());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let (input, output) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
-        let calls = (peer.calls)(tree);
+        let tree = peer.command.last()?;
         let mut server = Self {
             title: peer.title,
             child,
             input,
             output,
-            calls,
+            calls: (peer.calls)(tree),
             last_id: 0,
             edited: tree.join("edited"),
             is_second: false,
             taken: Vec::new(),
-            best: 0.0,
+            rates: Vec::new(),
+            has_failed: false,
         };
         let hello = r#""method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
         server.ask(hello)?;
@@ -207,6 +257,9 @@ impl Server {
         let Some(request) = self.calls.iter().find(|(name, _)| *name == operation).map(|(_, call)| call.clone()) else {
             return;
         };
+        if self.has_failed {
+            return;
+        }
         if operation == "edit 64 KiB" && write_edited(&self.edited).is_ok() {
             self.is_second = false;
         }
@@ -218,30 +271,31 @@ impl Server {
                 false => request.clone(),
             };
             if self.ask(&request).is_none() {
-                say(&format!("  {} fails: {operation}", self.title));
+                self.has_failed = true;
                 return;
             }
             self.is_second = !self.is_second;
             self.taken.push(asked.elapsed());
             count += 1;
         }
-        self.best = self.best.max(f64::from(count) / started.elapsed().as_secs_f64());
+        self.rates.push(f64::from(count) / started.elapsed().as_secs_f64());
     }
 
     fn report(&mut self) {
         self.taken.sort();
+        self.rates.sort_by(f64::total_cmp);
         let at = |part: f64| self.taken.get((self.taken.len() as f64 * part) as usize).copied().unwrap_or_default();
-        match self.taken.is_empty() {
-            true => say(&format!("  {:<24} has no such tool", self.title)),
-            false => say(&format!(
-                "  {:<24} {:>9.1} calls/s   p50 {:>8.1?}   p99 {:>8.1?}",
+        match (self.rates.last(), self.rates.get(self.rates.len() / 2)) {
+            (Some(best), Some(median)) => say(&format!(
+                "  {:<24} best {best:>9.1}/s   median {median:>9.1}/s   p50 {:>8.1?}   p99 {:>8.1?}",
                 self.title,
-                self.best,
                 at(0.5),
                 at(0.99)
             )),
+            _ if self.has_failed => say(&format!("  {:<24} fails", self.title)),
+            _ => say(&format!("  {:<24} has no such tool", self.title)),
         }
-        (self.taken, self.best) = (Vec::new(), 0.0);
+        (self.taken, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
     }
 
     /// A line of the process's state, in kilobytes.
@@ -260,13 +314,13 @@ impl Drop for Server {
     }
 }
 
-fn start_times(peers: &[Peer], tree: &Path) {
+fn start_times(peers: &[Peer]) {
     say("start to the first list of tools");
     let mut taken: Vec<Vec<Duration>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
         for (peer, taken) in peers.iter().zip(&mut taken) {
             let started = Instant::now();
-            if Server::start(peer, tree).is_some() {
+            if Server::start(peer).is_some() {
                 taken.push(started.elapsed());
             }
         }
@@ -280,17 +334,14 @@ fn start_times(peers: &[Peer], tree: &Path) {
     }
 }
 
-fn make_tree(tree: &Path) -> std::io::Result<()> {
+fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {
     fs::create_dir_all(tree.join("many"))?;
     fs::write(tree.join("small"), "y".repeat(4096))?;
     fs::write(tree.join("written"), "")?;
     write_edited(&tree.join("edited"))?;
     (0..500).try_for_each(|number| fs::write(tree.join(format!("many/file-{number}")), "z"))?;
-    if tree.join("files").exists() {
-        return Ok(());
-    }
     let text = "lorem ipsum dolor sit amet\n".repeat(40);
-    for number in 0..FILES {
+    for number in 0..files {
         let directory = tree.join(format!("files/d{}", number / 100));
         fs::create_dir_all(&directory)?;
         let needle = if number % 1000 == 0 { "needle in it\n" } else { "" };

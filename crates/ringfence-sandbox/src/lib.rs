@@ -42,6 +42,12 @@ pub use sandbox::{Sandbox, Settings};
 pub use toolchains::{Toolchain, detect};
 pub use walls::{Standing, Wall, probe};
 
+/// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
+pub fn bound_memory() {
+    const HEAPS: i32 = 2;
+    sys::bound_heaps(HEAPS);
+}
+
 /// For the first line of `main` of a program that runs others in jails: it is started again as one of its helpers.
 /// Something, if this process is one; it has done its work then.
 pub fn take_part() -> Option<ExitCode> {

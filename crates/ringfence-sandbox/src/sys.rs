@@ -34,6 +34,17 @@ pub(crate) struct Child {
     pub(crate) handle: OwnedFd,
 }
 
+/// Lets the allocator have at most so many heaps for threads that come and go.
+pub(crate) fn bound_heaps(most: i32) {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number that the allocator reads under its own lock, and takes no pointer.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, most);
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = most;
+}
+
 /// `clone3` without shared memory: a fork into new namespaces.
 ///
 /// # Safety

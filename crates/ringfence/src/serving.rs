@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ringfence_kernel::{AuditSink, Scope};
+use ringfence_sandbox::bound_memory;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Before, Ingredients};
@@ -174,6 +175,7 @@ fn front(
     wait: Duration,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<(Front, Wired), Failure> {
+    bound_memory();
     let front = Front::new(wait);
     let approver = by_setting(&settings, || front.approver());
     let wired = wire_mcp(settings, environment, approver, front.roots(), tap)?;

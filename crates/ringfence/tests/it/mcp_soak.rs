@@ -20,8 +20,9 @@ const CLIENTS: usize = 8;
 /// Files that are read, listed and searched.
 const FILES: usize = 200;
 
-/// How much more memory the server may have at the end than after the first fifth of its calls.
-const GROWTH_KB: u64 = 8 << 10;
+/// How much more memory the server may have at the end than after the first fifth of its calls: 300 bytes a call of the long
+/// day. Seven of these megabytes were taken when it was written, three of them by the 12,000 changes that can be undone.
+const GROWTH_KB: u64 = 12 << 10;
 
 /// A session is ended and begun anew after so many calls.
 const SESSION: usize = 50;
