@@ -28,3 +28,4 @@ mod store;
 mod store_suite;
 mod terminal;
 mod undo;
+mod web;
