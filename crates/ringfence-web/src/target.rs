@@ -19,7 +19,7 @@ use crate::error::WebError;
 const LONGEST: usize = 8 << 10;
 
 /// Hosts that the user lets web tools reach although they are not on the public internet: `host:port`, nothing else.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts(Vec<(Host, u16)>);
 
 impl PrivateHosts {

@@ -7,6 +7,8 @@
 //! Not here: putting it to use (`wire.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::approve::Approve;
 use crate::limits_config::LimitKeys;
 use crate::rules_config::{Format, RuleFile};
+use crate::web_config::{Web, WebKeys, web};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
@@ -48,8 +51,20 @@ pub struct Environment {
     pub editor: Option<String>,
     /// They want no colours: `$NO_COLOR`.
     pub no_color: bool,
+    /// Every variable, for keys whose names the config says.
+    pub variables: Variables,
     /// The program that starts jails: our own, or another whose `main` begins with `ringfence::take_part`.
     pub program: PathBuf,
+}
+
+/// The variables of the environment. Nothing shows their values, because keys are among them.
+#[derive(Clone, Default)]
+pub struct Variables(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
 }
 
 /// What was said on the command line.
@@ -139,6 +154,7 @@ pub struct Settings {
     pub run_code: RunCode,
     /// Workspaces that sessions of `ringfence serve` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
+    pub web: Web,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
@@ -177,6 +193,8 @@ pub enum ConfigError {
     AgentKey(String, &'static str),
     #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
     Attended,
+    #[error("the config is wrong: {0}")]
+    Web(String),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -205,10 +223,15 @@ impl Environment {
             user: text("USER").or_else(|| text("LOGNAME")),
             editor: text("VISUAL").or_else(|| text("EDITOR")),
             no_color: variable("NO_COLOR").is_some(),
+            variables: Variables(std::env::vars_os().filter_map(as_text).collect()),
             program: PathBuf::from("/proc/self/exe"),
             home,
         })
     }
+}
+
+fn as_text((name, value): (OsString, OsString)) -> Option<(String, String)> {
+    name.into_string().ok().zip(value.into_string().ok().filter(|value| !value.trim().is_empty()))
 }
 
 /// A config file. The keys are the seeds' own where they have one.
@@ -229,6 +252,7 @@ struct ConfigFile {
     tools: ToolKeys,
     approval: ApprovalKeys,
     run_code: RunCodeKeys,
+    web: WebKeys,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
@@ -367,6 +391,9 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         return Err(ConfigError::Attended);
     }
     let run_code = run_code(&managed.run_code, &user.run_code);
+    let (web, without) =
+        web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned()).map_err(ConfigError::Web)?;
+    warnings.extend(without);
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
@@ -404,6 +431,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         run_code,
         // What the owner of the machine calls by a name is called so for everybody.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
+        web,
         warnings,
     })
 }

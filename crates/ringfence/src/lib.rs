@@ -29,6 +29,7 @@ pub mod store;
 pub mod terminal;
 pub mod tokens;
 pub mod trust;
+pub mod web_config;
 pub mod wire;
 
 pub use ringfence_sandbox::take_part;

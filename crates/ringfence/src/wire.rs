@@ -20,6 +20,7 @@ use ringfence_kernel::{
 };
 
 use ringfence_sandbox::{Jail, Toolchain};
+use ringfence_web::Net;
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
@@ -185,6 +186,8 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: E
     if let Some(jail) = jail(&fence, &settings, environment) {
         ringfence_sandbox::register(&mut registry, jail)?;
     }
+    let net = Arc::new(Net::of_system(settings.web.private.clone()));
+    ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     let store = SqliteStore::new(&settings.state);

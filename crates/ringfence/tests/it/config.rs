@@ -4,10 +4,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence::config::{ConfigError, Environment, Flags, LogTo, Mounted, RunCode, Settings, load};
+use ringfence::config::{ConfigError, Environment, Flags, LogTo, Mounted, RunCode, Settings, Variables, load};
 use ringfence_fs::{Durability, NameRule};
 use ringfence_kernel::{Dialect, Limits, Preset};
 use ringfence_sandbox::Fallback;
+use ringfence_web::{Engine, Key, Kind, PrivateHosts};
 use serde_json::json;
 
 use crate::site::{Said, Site, said};
@@ -34,6 +35,7 @@ impl Layers {
             user: None,
             editor: None,
             no_color: false,
+            variables: Variables([("SEARCH_KEY".to_owned(), "k-secret".to_owned())].into()),
             program: env!("CARGO_BIN_EXE_ringfence").into(),
         }
     }
@@ -106,6 +108,13 @@ detect_toolchains = false
 toolchains = ["/opt/go"]
 fallback = "none"
 
+[web]
+allow_private = ["wiki.internal:443"]
+[web.search]
+engine = "searxng"
+url = "http://127.0.0.1:8888/"
+key_env = "SEARCH_KEY"
+
 [tools]
 allow = ["read_file", "list_dir"]
 deny = ["write_file"]
@@ -139,6 +148,7 @@ fn every_key_as_json() -> String {
             "max_tool_operation_duration": "13s", "max_approval_duration": 14,
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
+        "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
         "workspaces": {"site": "~/site"},
@@ -205,6 +215,9 @@ fn check_every_key(settings: &Settings) {
         denials_in_a_row: 20,
     };
     assert_eq!(settings.limits, limits);
+    let engine = Engine::new(Kind::SearXng, Some("http://127.0.0.1:8888/"), Some(Key::new("k-secret".to_owned())));
+    assert_eq!(settings.web.engine, Some(engine.unwrap()));
+    assert_eq!(settings.web.private, PrivateHosts::parse(&["wiki.internal:443".to_owned()]).unwrap());
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
     assert_eq!(settings.tools.allow, Some(["read_file", "list_dir"].map(str::to_owned).into()));
@@ -251,7 +264,30 @@ fn the_examples_say_the_defaults() {
         assert_eq!((said.max_tool_iterations, said.warnings), (plain.max_tool_iterations, plain.warnings));
         assert_eq!(said.workspace.as_deref(), Some("~/.ringfence/workspace"));
         assert!(said.user_rules.is_empty());
+        assert_eq!((said.web.private, said.web.engine), (plain.web.private, plain.web.engine));
     }
+}
+
+#[test]
+fn what_is_wrong_about_the_web_is_said() {
+    for (text, problem) in [
+        ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: `wiki` is no host and port"),
+        ("[web.search]\nengine = \"bing\"\n", "`engine` is `bing`"),
+        ("[web.search]\nengine = \"searxng\"\n", "needs `url`"),
+        ("[web.search]\nengine = \"brave\"\n", "key_env"),
+        ("[web.search]\nurl = \"http://a.org\"\n", "`engine` is missing"),
+    ] {
+        let layers = Layers::new();
+        layers.write("config/config.toml", text);
+        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        assert!(error.contains(problem), "{text}: {error}");
+    }
+    let layers = Layers::new();
+    layers.write("config/config.toml", "[web.search]\nengine = \"brave\"\nkey_env = \"NOT_SET\"\n");
+    let settings = layers.load(&Flags::default()).unwrap();
+    assert!(settings.web.engine.is_none() && settings.warnings[0].contains("`NOT_SET`"), "{:?}", settings.warnings);
+    let shown = format!("{:?}", layers.environment());
+    assert!(shown.contains("SEARCH_KEY") && !shown.contains("k-secret"), "{shown}");
 }
 
 #[test]

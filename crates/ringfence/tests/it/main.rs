@@ -34,3 +34,4 @@ mod store;
 mod store_suite;
 mod terminal;
 mod undo;
+mod web;

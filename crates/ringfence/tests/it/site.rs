@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ringfence::config::Environment;
+use ringfence::config::{Environment, Variables};
 use serde_json::Value;
 
 /// The program under test.
@@ -85,6 +85,7 @@ impl Site {
             user: None,
             editor: None,
             no_color: false,
+            variables: Variables::default(),
             program: PROGRAM.into(),
         }
     }

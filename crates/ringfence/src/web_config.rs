@@ -1,0 +1,62 @@
+//! The web as a config file has it: hosts that are not public, and the search engine.
+//!
+//! Only the owner of the machine and the user say these: a workspace cannot.
+
+use ringfence_web::{Engine, Key, Kind, PrivateHosts};
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct WebKeys {
+    allow_private: Option<Vec<String>>,
+    search: SearchKeys,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SearchKeys {
+    engine: Option<String>,
+    url: Option<String>,
+    key_env: Option<String>,
+}
+
+/// How web tools reach the web.
+#[derive(Clone, Debug, Default)]
+pub struct Web {
+    /// Hosts that are not public and may be reached all the same.
+    pub private: PrivateHosts,
+    pub engine: Option<Engine>,
+}
+
+/// What holds of two layers, and what the user should know of it. `variable` knows the environment. Fails with the key
+/// that is wrong.
+pub(crate) fn web(
+    managed: &WebKeys,
+    user: &WebKeys,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(Web, Option<String>), String> {
+    let private = managed.allow_private.as_deref().or(user.allow_private.as_deref()).unwrap_or_default();
+    let private = PrivateHosts::parse(private).map_err(|problem| format!("`web.allow_private`: {problem}"))?;
+    let search = if managed.search.engine.is_some() { &managed.search } else { &user.search };
+    let named = search.key_env.as_deref();
+    let key = named.and_then(&variable);
+    if let Some(name) = named.filter(|_| key.is_none()) {
+        let warning =
+            format!("there is no `web_search`: the variable `{name}` that `web.search.key_env` names is not set");
+        return Ok((Web { private, engine: None }, Some(warning)));
+    }
+    let engine = engine(search, key).map_err(|problem| format!("`web.search`: {problem}"))?;
+    Ok((Web { private, engine }, None))
+}
+
+fn engine(keys: &SearchKeys, key: Option<String>) -> Result<Option<Engine>, String> {
+    let kind = match keys.engine.as_deref() {
+        None if keys.url.is_some() || keys.key_env.is_some() => return Err("`engine` is missing".to_owned()),
+        None | Some("none") => return Ok(None),
+        Some(name) => Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+            format!("`engine` is `{name}`, which is none of none, {}", known.join(", "))
+        })?,
+    };
+    Engine::new(kind, keys.url.as_deref(), key.map(Key::new)).map(Some)
+}
