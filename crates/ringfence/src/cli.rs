@@ -1,4 +1,4 @@
-//! The command line: `ringfence call`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
+//! The command line: `ringfence call`, `agent`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
 //! with changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
@@ -16,6 +16,7 @@ use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost,
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::{AgentOptions, NoModel, SessionError, Voice, agent};
 use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
@@ -23,6 +24,7 @@ use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrus
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
 use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
+use crate::sessions_text::{SessionsCommand, sessions};
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
@@ -53,6 +55,9 @@ enum Command {
         #[arg(default_value = "{}")]
         json: String,
     },
+    /// Let a model work on a prompt with the tools; without one, talk with it here. Exit code 0 is an answer, 1 a run that
+    /// ended without one, 3 a model that cannot be had, 130 a cancelled run.
+    Agent(AgentOptions),
     #[command(flatten)]
     Changes(ChangesCommand),
     /// See the calls that wait for a person's answer, and answer them.
@@ -87,6 +92,11 @@ enum Command {
     Token {
         #[command(subcommand)]
         command: TokenCommand,
+    },
+    /// See what was said and done in sessions of the agent, and keep it elsewhere.
+    Sessions {
+        #[command(subcommand)]
+        command: SessionsCommand,
     },
     /// Make and look after runs of a workflow.
     Workflow {
@@ -292,6 +302,12 @@ pub(crate) enum Failure {
     Install(#[from] InstallError),
     #[error("cannot serve there: {0}")]
     Serve(std::io::Error),
+    #[error("there is no prompt: `ringfence agent PROMPT`")]
+    NoPrompt,
+    #[error(transparent)]
+    Model(#[from] NoModel),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("the runtime cannot start: {0}")]
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
@@ -326,6 +342,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             warn_of(&wired);
             call(&wired, tool, json)
         }
+        Command::Agent(options) => agent(settings, &environment, options, Voice::real()),
         Command::Doctor { json } => {
             let (text, well) = examine(&environment.program, json);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
@@ -334,6 +351,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Mcp { command: Some(command), .. } => tell(install(&settings, &environment, command)?),
         Command::Serve(options) => tell(serve(settings, &environment, options)?),
         Command::Token { command } => tell(token(&settings, command)?),
+        Command::Sessions { command } => tell_safely(sessions(&settings, &environment, command)?),
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
@@ -404,6 +422,14 @@ pub(crate) fn warn_of(wired: &Wired) {
     for warning in wired.offered.iter().filter_map(Offered::warning) {
         complain(&format!("warning: {warning}"));
     }
+}
+
+/// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
+fn tell_safely(done: Done) -> Result<u8, Failure> {
+    tell(match done {
+        Done::Print(text) if std::io::stdout().is_terminal() => Done::Print(visible(&text)),
+        done => done,
+    })
 }
 
 /// Prints what came of a command.
@@ -561,6 +587,17 @@ fn print(text: &str, code: u8) -> Result<u8, Failure> {
     let end = if out.is_terminal() && !text.ends_with('\n') { "\n" } else { "" };
     write!(out, "{text}{end}").and_then(|()| out.flush()).map_err(Failure::Output)?;
     Ok(code)
+}
+
+impl Voice {
+    /// The program's own.
+    fn real() -> Self {
+        Self {
+            out: Box::new(std::io::stdout()),
+            err: Box::new(std::io::stderr()),
+            at_terminal: std::io::stdout().is_terminal(),
+        }
+    }
 }
 
 /// Standard error is for people; if they closed it, there is nobody to tell.

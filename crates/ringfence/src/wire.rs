@@ -14,8 +14,8 @@ use ringfence_fs::{
     resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect,
-    Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
+    Dialect, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
     Store as _, StoreLost, ToolError, Word,
 };
 
@@ -103,10 +103,26 @@ pub fn workspace_of(settings: &Settings, environment: &Environment) -> Result<Pa
     Ok(resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?)
 }
 
+/// The workspace, by a name that no other directory has.
+pub fn directory_of(settings: &Settings, environment: &Environment) -> Result<String, WireError> {
+    Ok(content_id(workspace_of(settings, environment)?.as_os_str().as_encoded_bytes()))
+}
+
+/// What our own agent brings to its host.
+#[derive(Debug, Default)]
+pub struct Seat {
+    /// The session that goes on, and what it has been through.
+    pub resumed: Option<(String, BitSet)>,
+    /// Hears every record, once the audit log has it.
+    pub ear: Option<Box<dyn AuditSink>>,
+}
+
 /// Who works with the host.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Who {
     Agent,
+    /// Our own agent.
+    Own(Seat),
     /// An agent behind a client of the Model Context Protocol.
     Client(Roots),
     /// Somebody who typed a command, and is the one who would be asked about it.
@@ -118,6 +134,7 @@ impl Who {
     fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
+            Self::Own(_) => "agent",
             Self::Client(_) => "mcp",
         }
     }
@@ -126,6 +143,16 @@ impl Who {
 /// Puts a host together for an agent, that asks this approver.
 pub fn wire(settings: Settings, environment: &Environment, approver: Box<dyn Approver>) -> Result<Wired, WireError> {
     wire_for(Who::Agent, settings, environment, approver)
+}
+
+/// Puts a host together for our own agent.
+pub fn wire_own(
+    settings: Settings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    seat: Seat,
+) -> Result<Wired, WireError> {
+    wire_for(Who::Own(seat), settings, environment, approver)
 }
 
 /// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
@@ -147,14 +174,14 @@ pub fn wire_for_person(settings: Settings, environment: &Environment) -> Result<
 }
 
 fn wire_for(
-    who: Who,
+    mut who: Who,
     mut settings: Settings,
     environment: &Environment,
     approver: Box<dyn Approver>,
 ) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = match &who {
-        Who::Agent | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
+        Who::Agent | Who::Own(_) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
         // Where there is no workspace, there are no changes either.
         Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
     };
@@ -189,15 +216,16 @@ fn wire_for(
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
     }
+    let (mut ear, mut resumed) = (None, None);
+    if let Who::Own(seat) = &mut who {
+        (ear, resumed) = (seat.ear.take(), seat.resumed.take());
+    }
+    let (id, been_through) = resumed.unwrap_or_else(|| (new_session_id(who.prefix()), BitSet::default()));
     let session = Session {
-        // A number of the system would come back in the next container.
-        id: format!(
-            "{}-{}",
-            who.prefix(),
-            &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]
-        ),
+        id,
         principal: match &who {
             Who::Agent => Principal::agent("command line"),
+            Who::Own(_) => Principal::agent("agent"),
             Who::Client(_) => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
@@ -207,6 +235,7 @@ fn wire_for(
         catalog,
         bits: Bits::default(),
     };
+    been_through.iter().for_each(|bit| session.bits.raise(bit));
     let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;
     grants.retain(|grant| grant.is_about(&directories));
@@ -215,15 +244,21 @@ fn wire_for(
     let host = Host::new(Parts {
         policy: match who {
             Who::Client(roots) => Box::new(Narrowed { policy, roots }),
-            Who::Agent | Who::Person => Box::new(policy),
+            Who::Agent | Who::Own(_) | Who::Person => Box::new(policy),
         },
         approver,
-        audit: audit(&settings, run.as_deref())?,
+        audit: audit(&settings, run.as_deref(), ear)?,
         store: Box::new(store),
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
     Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount })
+}
+
+/// A number of the system would come back in the next container.
+fn new_session_id(prefix: &str) -> String {
+    let now = format!("{:?} {}", SystemTime::now(), std::process::id());
+    format!("{prefix}-{}", &content_id(now.as_bytes())[..16])
 }
 
 /// The command is the answer.
@@ -339,7 +374,11 @@ fn surroundings(settings: &Settings, environment: &Environment) -> Surroundings 
 }
 
 /// The chain, the log of the run if there is one, and the log lines where they are wanted.
-fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, WireError> {
+fn audit(
+    settings: &Settings,
+    run: Option<&Path>,
+    ear: Option<Box<dyn AuditSink>>,
+) -> Result<Box<dyn AuditSink>, WireError> {
     let mut chain = AuditLog::open(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_heads_to(open_log(heads).map_err(WireError::Heads)?);
@@ -355,6 +394,7 @@ fn audit(settings: &Settings, run: Option<&Path>) -> Result<Box<dyn AuditSink>, 
             sinks.push(Box::new(LogLines::new(Box::new(open_log(path).map_err(WireError::Log)?))));
         }
     }
+    sinks.extend(ear);
     Ok(Box::new(All(sinks)))
 }
 
