@@ -302,7 +302,7 @@ pub(crate) enum Failure {
     Install(#[from] InstallError),
     #[error("cannot serve there: {0}")]
     Serve(std::io::Error),
-    #[error("there is no prompt: `ringfence agent PROMPT`")]
+    #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
     NoPrompt,
     #[error(transparent)]
     Model(#[from] NoModel),
@@ -465,7 +465,8 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
 }
 
-fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
+/// Makes a call, unless a signal ends it first.
+pub(crate) fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
     let call = ToolCall { id: "call-1".to_owned(), name, arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
@@ -592,11 +593,9 @@ fn print(text: &str, code: u8) -> Result<u8, Failure> {
 impl Voice {
     /// The program's own.
     fn real() -> Self {
-        Self {
-            out: Box::new(std::io::stdout()),
-            err: Box::new(std::io::stderr()),
-            at_terminal: std::io::stdout().is_terminal(),
-        }
+        let at_terminal = std::io::stdout().is_terminal();
+        let can_talk = at_terminal && std::io::stdin().is_terminal();
+        Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), at_terminal, can_talk }
     }
 }
 

@@ -7,8 +7,11 @@
 //! Not here: the loop (`ringfence-agent`), and where a session is kept (`sessions.rs`).
 
 mod cards;
+mod chat;
 mod fronts;
 mod instructions;
+mod line_reader;
+mod markdown;
 mod open_model;
 
 use std::fmt;
@@ -21,6 +24,7 @@ use ringfence_agent::{Agent, Announced, Bounds, End, Front, History, Model, Outc
 use ringfence_kernel::{Approver, visible};
 use tokio_util::sync::CancellationToken;
 
+use self::chat::Chat;
 use self::fronts::{Lines, Progress, Writer};
 use self::instructions::system_prompt;
 pub use self::open_model::NoModel;
@@ -67,6 +71,8 @@ pub(crate) struct Voice {
     pub(crate) err: Box<dyn Write + Send>,
     /// Standard output is a person's eyes.
     pub(crate) at_terminal: bool,
+    /// And standard input is their keyboard.
+    pub(crate) can_talk: bool,
 }
 
 impl fmt::Debug for Voice {
@@ -89,9 +95,14 @@ pub(crate) fn agent(
         settings.model.provider = Some(Provider::Script);
     }
     let model = open_model(&settings.model, environment)?;
-    let Some(prompt) = prompt.or(prompt_flag) else { return Err(Failure::NoPrompt) };
-    let Voice { out, err, at_terminal } = voice;
+    let Voice { out, err, at_terminal, can_talk } = voice;
     let (out, err) = (Writer::new(out), Writer::new(err));
+    let Some(prompt) = prompt.or(prompt_flag) else {
+        return match can_talk && !json {
+            true => Chat { settings, environment, out }.run(resume.as_deref()),
+            false => Err(Failure::NoPrompt),
+        };
+    };
     let (front, answers): (Arc<dyn Front>, Option<Writer>) = match json {
         true => (Arc::new(Lines(out)), None),
         false => (Arc::new(Progress(err)), Some(out)),
