@@ -1,4 +1,4 @@
-//! The command line: `ringfence call`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
+//! The command line: `ringfence call`, `agent`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
 //! with changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
@@ -16,6 +16,7 @@ use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost,
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::{AgentOptions, NoModel, SessionError, Voice, agent};
 use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
@@ -25,6 +26,7 @@ use crate::mcp::clients::{Places, find};
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
 use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
+use crate::sessions_text::{SessionsCommand, sessions};
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
@@ -55,6 +57,9 @@ enum Command {
         #[arg(default_value = "{}")]
         json: String,
     },
+    /// Let a model work on a prompt with the tools; without one, talk with it here. Exit code 0 is an answer, 1 a run that
+    /// ended without one, 3 a model that cannot be had, 130 a cancelled run.
+    Agent(AgentOptions),
     #[command(flatten)]
     Changes(ChangesCommand),
     /// See the calls that wait for a person's answer, and answer them.
@@ -90,6 +95,11 @@ enum Command {
     Token {
         #[command(subcommand)]
         command: TokenCommand,
+    },
+    /// See what was said and done in sessions of the agent, and keep it elsewhere.
+    Sessions {
+        #[command(subcommand)]
+        command: SessionsCommand,
     },
     /// Make and look after runs of a workflow.
     Workflow {
@@ -295,6 +305,12 @@ pub(crate) enum Failure {
     Install(#[from] InstallError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
+    NoPrompt,
+    #[error(transparent)]
+    Model(#[from] NoModel),
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("the runtime cannot start: {0}")]
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
@@ -329,6 +345,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             warn_of(&wired);
             call(&wired, tool, json)
         }
+        Command::Agent(options) => agent(settings, &environment, options, Voice::real()),
         Command::Doctor { json } => {
             let workspace = workspace_of(&settings, &environment).ok();
             let clients = find(Places::of(&environment, workspace.as_deref()));
@@ -339,6 +356,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Mcp { command: Some(command), .. } => tell(install(&settings, &environment, command)?),
         Command::Serve(options) => tell(serve(settings, cli.options.flags(), &environment, options)?),
         Command::Token { command } => tell(token(&settings, &environment, command)?),
+        Command::Sessions { command } => tell_safely(sessions(&settings, &environment, command)?),
         Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
         Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
@@ -411,6 +429,14 @@ pub(crate) fn warn_of(wired: &Wired) {
     }
 }
 
+/// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
+fn tell_safely(done: Done) -> Result<u8, Failure> {
+    tell(match done {
+        Done::Print(text) if std::io::stdout().is_terminal() => Done::Print(visible(&text)),
+        done => done,
+    })
+}
+
 /// Prints what came of a command.
 fn tell(done: Done) -> Result<u8, Failure> {
     match done {
@@ -444,7 +470,8 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
 }
 
-fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
+/// Makes a call, unless a signal ends it first.
+pub(crate) fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
     let call = ToolCall { id: "call-1".to_owned(), name, arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
@@ -566,6 +593,15 @@ fn print(text: &str, code: u8) -> Result<u8, Failure> {
     let end = if out.is_terminal() && !text.ends_with('\n') { "\n" } else { "" };
     write!(out, "{text}{end}").and_then(|()| out.flush()).map_err(Failure::Output)?;
     Ok(code)
+}
+
+impl Voice {
+    /// The program's own.
+    fn real() -> Self {
+        let at_terminal = std::io::stdout().is_terminal();
+        let can_talk = at_terminal && std::io::stdin().is_terminal();
+        Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), at_terminal, can_talk }
+    }
 }
 
 /// Standard error is for people; if they closed it, there is nobody to tell.

@@ -18,6 +18,7 @@ use ringfence_sandbox::Fallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::agents_config::{AgentKeys, FsKeys, ModelSettings};
 use crate::approve::Approve;
 use crate::limits_config::LimitKeys;
 use crate::rules_config::{Format, RuleFile};
@@ -151,6 +152,8 @@ pub struct Settings {
     pub unattended: bool,
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
+    /// The model that the agent is driven by.
+    pub model: ModelSettings,
     pub run_code: RunCode,
     /// Workspaces that sessions of `ringfence serve` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
@@ -202,6 +205,12 @@ pub enum ConfigError {
 }
 
 impl Environment {
+    /// The key that this variable has. It goes to a provider and nowhere else.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    pub fn key(name: &str) -> Option<String> {
+        std::env::var(name).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     /// Reads the environment, once.
     pub fn read() -> Result<Self, ConfigError> {
@@ -275,35 +284,11 @@ struct RunCodeKeys {
     fallback: Option<Word<Fallback>>,
 }
 
-/// An agent, or `defaults` for what holds without one.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct AgentKeys {
-    workspace: Option<String>,
-    restrict_to_workspace: Option<bool>,
-    max_tool_iterations: Option<i64>,
-    tools: AgentToolKeys,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct AgentToolKeys {
-    fs: FsKeys,
-}
-
 /// What agents of the crewagent dialect may do with files.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PolicyKeys {
     fs: Option<FsKeys>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct FsKeys {
-    enabled: Option<bool>,
-    max_read_bytes: Option<u64>,
-    max_write_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -353,7 +338,10 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     check_agents(&managed)?;
     check_agents(&user)?;
     let mut warnings = Vec::new();
-    let dialect = value(managed.dialect).or(flags.dialect).or(value(user.dialect)).unwrap_or_default();
+    let (managed_agent, user_agent) = (agent_in(&managed, flags), agent_in(&user, flags));
+    let agent = managed_agent.clone().or(user_agent.clone());
+    let dialect = value(managed.dialect).or(flags.dialect).or(agent.dialect()).or(value(user.dialect));
+    let dialect = dialect.unwrap_or_default();
     let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
         let wanted = wanted.filter(|wanted| *wanted != holds)?;
         Some(format!("{what}: this machine's owner has set `{holds}`, which holds against `{wanted}`"))
@@ -367,12 +355,10 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
     });
     warnings.extend(overruled("preset", preset.name(), flags.preset.map(Preset::name)));
-    let (managed_agent, user_agent) = (agent_of(&managed, "defaults"), agent_of(&user, "defaults"));
-    if managed_agent.restrict_to_workspace.or(user_agent.restrict_to_workspace) == Some(false) {
+    if agent.restrict_to_workspace == Some(false) {
         warnings
             .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
     }
-    let iterations = managed_agent.max_tool_iterations.or(user_agent.max_tool_iterations);
     let mut tools = Choice { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
         narrow(&mut tools, layer);
@@ -424,10 +410,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         audit_heads: audit_heads.filter(|file| *file != "none").map(|file| environment.current.join(file)),
         approve,
         unattended,
-        max_tool_iterations: iterations
-            .and_then(|count| u32::try_from(count).ok())
-            .filter(|count| *count > 0)
-            .unwrap_or(20),
+        max_tool_iterations: agent.steps(),
+        model: agent.model(),
         run_code,
         // What the owner of the machine calls by a name is called so for everybody.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
@@ -449,19 +433,18 @@ fn agent_of(file: &ConfigFile, id: &str) -> AgentKeys {
     file.agents.get(id).cloned().unwrap_or_default()
 }
 
-/// Only `agents.defaults` says where agents work and how long.
+/// The agent that was chosen, with the defaults for what it does not say.
+fn agent_in(file: &ConfigFile, flags: &Flags) -> AgentKeys {
+    let named = flags.agent.as_deref().map(|id| agent_of(file, id)).unwrap_or_default();
+    named.or(agent_of(file, "defaults"))
+}
+
+/// Whether tools stay inside the workspace is no agent's own business.
 fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
-    for (id, keys) in file.agents.iter().filter(|(id, _)| *id != "defaults") {
-        let set = [
-            ("workspace", keys.workspace.is_some()),
-            ("restrict_to_workspace", keys.restrict_to_workspace.is_some()),
-            ("max_tool_iterations", keys.max_tool_iterations.is_some()),
-        ];
-        if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
-            return Err(ConfigError::AgentKey(id.clone(), key));
-        }
+    match file.agents.iter().find(|(id, keys)| *id != "defaults" && keys.restrict_to_workspace.is_some()) {
+        Some((id, _)) => Err(ConfigError::AgentKey(id.clone(), "restrict_to_workspace")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The layers that may say what an agent does with files.
@@ -488,10 +471,11 @@ impl FsRules<'_> {
     }
 
     /// Every table that can only tighten: the policy, the defaults of agents, and the agent's own.
-    fn tables(&self) -> Result<Vec<FsKeys>, ConfigError> {
+    fn tables(&self) -> Result<Vec<AgentKeys>, ConfigError> {
         let mut tables = Vec::new();
         if self.dialect == Dialect::Crewagent {
-            tables.extend(self.files.iter().filter_map(|file| file.policy.fs.clone()));
+            let policies = self.files.iter().filter_map(|file| file.policy.fs.clone());
+            tables.extend(policies.map(AgentKeys::with_files));
         }
         if let Some(id) = self.agent {
             let known = self.files.iter().flat_map(|file| file.agents.keys()).filter(|id| *id != "defaults");
@@ -502,13 +486,16 @@ impl FsRules<'_> {
             }
         }
         let agents = std::iter::once("defaults").chain(self.agent);
-        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_of(file, id).tools.fs)));
+        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_of(file, id))));
         Ok(tables)
     }
 
     /// What is left of limits and tools when every table had its say.
     fn apply(&self, limits: &mut Limits, tools: &mut Choice) -> Result<(), ConfigError> {
-        for FsKeys { enabled, max_read_bytes, max_write_bytes } in self.tables()? {
+        for AgentKeys { tools: table, limits: keys, .. } in self.tables()? {
+            narrow(tools, &ToolKeys { allow: table.allow, deny: table.deny });
+            *limits = limits.tightened(&keys.over(limits));
+            let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
             if enabled == Some(false) {
                 tools.allow = Some(BTreeSet::new());
             }
@@ -650,14 +637,14 @@ fn wrong(file: &str, problem: &str) -> ConfigError {
 
 /// A setting that is one of a few words.
 #[derive(Clone, Copy, Debug)]
-struct Word<T>(T);
+pub(crate) struct Word<T>(T);
 
-fn value<T>(word: Option<Word<T>>) -> Option<T> {
+pub(crate) fn value<T>(word: Option<Word<T>>) -> Option<T> {
     word.map(|Word(value)| value)
 }
 
 /// The words of a setting and what they mean.
-trait Words: Sized + Copy + 'static {
+pub(crate) trait Words: Sized + Copy + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }
 

@@ -3,6 +3,8 @@
 //! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line
 //! and `mcp` the one for agents.
 
+pub mod agent;
+pub mod agents_config;
 mod api;
 mod approvals_text;
 pub mod approve;
@@ -24,6 +26,8 @@ mod rules_config;
 pub mod run;
 pub mod run_log;
 mod serving;
+pub mod sessions;
+mod sessions_text;
 mod signals;
 pub mod store;
 pub mod terminal;

@@ -95,7 +95,13 @@ impl LimitKeys {
 
 /// A length of time: seconds, or a text such as `10s` or `5m`.
 #[derive(Clone, Copy, Debug)]
-struct Span(Duration);
+pub(crate) struct Span(Duration);
+
+impl Span {
+    pub(crate) fn time(self) -> Duration {
+        self.0
+    }
+}
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -13,6 +13,15 @@ pub(crate) struct Signals {
     _too_large: Signal,
 }
 
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// To stop what is going on.
+    Interrupt,
+    /// To leave.
+    End,
+}
+
 impl Signals {
     pub(crate) fn take() -> std::io::Result<Self> {
         const SIGXFSZ: i32 = 25;
@@ -24,13 +33,18 @@ impl Signals {
         })
     }
 
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) -> Came {
+        tokio::select! {
+            _ = self.interrupt.recv() => Came::Interrupt,
+            _ = self.terminate.recv() => Came::End,
+            _ = self.hang_up.recv() => Came::End,
+        }
+    }
+
     /// Ends with the runtime.
     pub(crate) async fn cancel(mut self, cancel: CancellationToken) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
+        self.next().await;
         cancel.cancel();
     }
 }

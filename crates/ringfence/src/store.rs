@@ -1,4 +1,5 @@
-//! The store on disk: one SQLite file in the state directory, shared by every process of this user.
+//! The store on disk: one SQLite file in the state directory, shared by every process of this user. Sessions of the agent
+//! are in it too (`sessions.rs`).
 //!
 //! Requests, answers and grants are on disk before anybody is told of them, and survive a restart. The file is made at
 //! the first write, so that whoever never asks never has one. A file that is damaged, or was made by a later version,
@@ -61,6 +62,28 @@ const MIGRATIONS: &[&str] = &[
 ",
     "
     CREATE TABLE sittings (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
+",
+    "
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY,
+        directory TEXT NOT NULL,
+        model TEXT NOT NULL,
+        agent TEXT,
+        dialect TEXT NOT NULL,
+        title TEXT NOT NULL,
+        started INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        bits TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE entries (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        session TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        body TEXT NOT NULL,
+        at INTEGER NOT NULL
+    );
+    CREATE INDEX entries_of_sessions ON entries (session, number);
 ",
 ];
 
@@ -319,6 +342,11 @@ impl Store for SqliteStore {
     }
 }
 
+/// A connection of one's own to the store of a state directory.
+pub(crate) fn connect(state: &Path) -> Result<Connection, Fault> {
+    open(&state.join(STORE_FILE))
+}
+
 /// Opens the file, makes it if it is missing, and brings it to this version.
 fn open(file: &Path) -> Result<Connection, Fault> {
     if let Some(state) = file.parent() {
@@ -372,7 +400,7 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+pub(crate) enum Fault {
     #[error(
         "`{STORE_FILE}` in the state directory was made by a later ringfence: version {found}, and this one knows {newest}"
     )]
@@ -403,7 +431,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    fn lost(self) -> StoreLost {
+    pub(crate) fn lost(self) -> StoreLost {
         StoreLost(io::Error::other(self))
     }
 }
@@ -418,16 +446,16 @@ fn all<T: DeserializeOwned>(connection: &Connection, query: &str, now: SystemTim
     rows.map(|body| parsed(&body?)).collect()
 }
 
-fn json(value: &impl Serialize) -> Result<String, Fault> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Fault> {
     serde_json::to_string(value).map_err(|error| Fault::Io(error.into()))
 }
 
-fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+pub(crate) fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     serde_json::from_str(text).map_err(|error| Fault::Damaged(error.into()))
 }
 
 /// Since 1970. What is later than these numbers reach is as late as they do.
-fn nanos(time: SystemTime) -> i64 {
+pub(crate) fn nanos(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -14,8 +14,8 @@ use ringfence_fs::{
     resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, Bits, Choice, Dialect,
-    Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
+    Dialect, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
     Store as _, StoreLost, ToolError, Word,
 };
 
@@ -104,10 +104,26 @@ pub fn workspace_of(settings: &Settings, environment: &Environment) -> Result<Pa
     Ok(resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?)
 }
 
+/// The workspace, by a name that no other directory has.
+pub fn directory_of(settings: &Settings, environment: &Environment) -> Result<String, WireError> {
+    Ok(content_id(workspace_of(settings, environment)?.as_os_str().as_encoded_bytes()))
+}
+
+/// What our own agent brings to its host.
+#[derive(Debug, Default)]
+pub struct Seat {
+    /// The session that goes on, and what it has been through.
+    pub resumed: Option<(String, BitSet)>,
+    /// Hears every record, once the audit log has it.
+    pub ear: Option<Box<dyn AuditSink>>,
+}
+
 /// Who works with the host.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Who {
     Agent,
+    /// Our own agent, and the session that it goes on with.
+    Own(Option<(String, BitSet)>),
     /// An agent behind a client of the Model Context Protocol.
     Client(Roots),
     /// Somebody who typed a command, and is the one who would be asked about it.
@@ -119,6 +135,7 @@ impl Who {
     fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
+            Self::Own(_) => "agent",
             Self::Client(_) => "mcp",
         }
     }
@@ -137,6 +154,17 @@ pub fn wire_heard(
     tap: Box<dyn AuditSink>,
 ) -> Result<Wired, WireError> {
     wire_for(Who::Agent, settings, environment, Ends { approver, tap: Some(tap) })
+}
+
+/// Puts a host together for our own agent.
+pub fn wire_own(
+    settings: Settings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    seat: Seat,
+) -> Result<Wired, WireError> {
+    let Seat { resumed, ear } = seat;
+    wire_for(Who::Own(resumed), settings, environment, Ends { approver, tap: ear })
 }
 
 /// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
@@ -168,10 +196,10 @@ struct Ends {
     tap: Option<Box<dyn AuditSink>>,
 }
 
-fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: Ends) -> Result<Wired, WireError> {
+fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, ends: Ends) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = match &who {
-        Who::Agent | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
+        Who::Agent | Who::Own(_) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
         // Where there is no workspace, there are no changes either.
         Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
     };
@@ -208,15 +236,16 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: E
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
     }
+    let resumed = match &mut who {
+        Who::Own(resumed) => resumed.take(),
+        Who::Agent | Who::Client(_) | Who::Person => None,
+    };
+    let (id, been_through) = resumed.unwrap_or_else(|| (new_session_id(who.prefix()), BitSet::default()));
     let session = Session {
-        // A number of the system would come back in the next container.
-        id: format!(
-            "{}-{}",
-            who.prefix(),
-            &content_id(format!("{:?} {}", SystemTime::now(), std::process::id()).as_bytes())[..16]
-        ),
+        id,
         principal: match &who {
             Who::Agent => Principal::agent("command line"),
+            Who::Own(_) => Principal::agent("agent"),
             Who::Client(_) => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
@@ -226,6 +255,7 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: E
         catalog,
         bits: Bits::default(),
     };
+    been_through.iter().for_each(|bit| session.bits.raise(bit));
     let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;
     grants.retain(|grant| grant.is_about(&directories));
@@ -234,7 +264,7 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: E
     let host = Host::new(Parts {
         policy: match who {
             Who::Client(roots) => Box::new(Narrowed { policy, roots }),
-            Who::Agent | Who::Person => Box::new(policy),
+            Who::Agent | Who::Own(_) | Who::Person => Box::new(policy),
         },
         approver: ends.approver,
         audit: audit(&settings, run.as_deref(), ends.tap)?,
@@ -243,6 +273,12 @@ fn wire_for(who: Who, mut settings: Settings, environment: &Environment, ends: E
     });
     let host = host.with_grants(directories);
     Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount })
+}
+
+/// A number of the system would come back in the next container.
+fn new_session_id(prefix: &str) -> String {
+    let now = format!("{:?} {}", SystemTime::now(), std::process::id());
+    format!("{prefix}-{}", &content_id(now.as_bytes())[..16])
 }
 
 /// The command is the answer.

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ringfence::agents_config::{ModelSettings, Provider};
 use ringfence::config::{ConfigError, Environment, Flags, LogTo, Mounted, RunCode, Settings, Variables, load};
 use ringfence_fs::{Durability, NameRule};
 use ringfence_kernel::{Dialect, Limits, Preset};
@@ -63,6 +64,18 @@ log = "none"
 workspace = "~/work"
 restrict_to_workspace = true
 max_tool_iterations = 7
+provider = "openai"
+base_url = "http://127.0.0.1:8080/v1"
+api_key_env = "MY_KEY"
+model = "small"
+script = "answers.jsonl"
+temperature = 0.5
+max_tokens = 30
+context_tokens = 31
+max_prompt_tokens = 32
+max_prompt_duration = "33s"
+system_prompt = "Be brief."
+project_instructions = false
 
 [limits]
 max_argument_bytes = 1
@@ -135,7 +148,12 @@ mode = "rw"
 fn every_key_as_json() -> String {
     json!({
         "dialect": "miniclaw", "preset": "read-only", "durability": "ordered", "names": "portable", "log": "none",
-        "agents": {"defaults": {"workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7}},
+        "agents": {"defaults": {
+            "workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7, "provider": "openai",
+            "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
+            "temperature": 0.5, "max_tokens": 30, "context_tokens": 31, "max_prompt_tokens": 32,
+            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false,
+        }},
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
             "max_edit_bytes": 5, "max_append_bytes": 6, "max_appended_file_bytes": 7, "max_copy_bytes": 8,
@@ -166,6 +184,21 @@ fn check_every_key(settings: &Settings) {
     assert_eq!(settings.log, LogTo::Nowhere);
     assert_eq!(settings.workspace.as_deref(), Some("~/work"));
     assert_eq!(settings.max_tool_iterations, 7);
+    let model = ModelSettings {
+        provider: Some(Provider::OpenAi),
+        base_url: Some("http://127.0.0.1:8080/v1".to_owned()),
+        api_key_env: Some("MY_KEY".to_owned()),
+        model: Some("small".to_owned()),
+        script: Some("answers.jsonl".into()),
+        temperature: Some(0.5),
+        max_tokens: Some(30),
+        context_tokens: Some(31),
+        max_prompt_tokens: Some(32),
+        max_prompt_duration: Some(Duration::from_secs(33)),
+        system_prompt: Some("Be brief.".to_owned()),
+        project_instructions: false,
+    };
+    assert_eq!(settings.model, model);
     assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
     let run_code = RunCode {
         waiting_jails: 5,
@@ -262,6 +295,7 @@ fn the_examples_say_the_defaults() {
             (plain.tools.allow, plain.tools.deny, plain.mounts)
         );
         assert_eq!((said.max_tool_iterations, said.warnings), (plain.max_tool_iterations, plain.warnings));
+        assert_eq!(said.model, plain.model);
         assert_eq!(said.workspace.as_deref(), Some("~/.ringfence/workspace"));
         assert!(said.user_rules.is_empty());
         assert_eq!((said.web.private, said.web.engine), (plain.web.private, plain.web.engine));
@@ -356,9 +390,37 @@ fn a_table_about_files_never_loosens_a_limit_that_was_set() {
     assert_eq!(layers.load(&crew).unwrap().limits.read_bytes, 5);
     layers.write("config/config.toml", "agents.defaults.tools.fs.enabled = false");
     assert_eq!(layers.load(&crew).unwrap().tools.allow, Some([].into()));
-    layers.write("config/config.toml", "agents.writer.workspace = \"elsewhere\"");
+    layers.write("config/config.toml", "agents.writer.restrict_to_workspace = false");
     let error = layers.load(&crew).unwrap_err().to_string();
-    assert!(error.contains("agents.writer") && error.contains("workspace"), "{error}");
+    assert!(error.contains("agents.writer") && error.contains("restrict_to_workspace"), "{error}");
+}
+
+#[test]
+fn a_named_agent_says_what_is_different_for_it_and_can_only_tighten() {
+    let layers = Layers::new();
+    let defaults = "[agents.defaults]\nmodel = \"large\"\nbase_url = \"http://a/v1\"\nmax_tool_iterations = 9\nworkspace = \"shared\"\n";
+    let named = "[agents.writer]\nmodel = \"small\"\ndialect = \"miniclaw\"\nmax_tool_iterations = 3\nworkspace = \"own\"\n\
+                 [agents.writer.limits]\nmax_read_bytes = 10\nmax_write_bytes = 99999999999\n\
+                 [agents.writer.tools]\nallow = [\"read_file\", \"write_file\"]\ndeny = [\"write_file\"]\n";
+    layers.write("config/config.toml", &format!("{defaults}{named}"));
+    let writer = Flags { agent: Some("writer".to_owned()), ..Flags::default() };
+    let settings = layers.load(&writer).unwrap();
+    assert_eq!((settings.dialect, settings.max_tool_iterations), (Dialect::Miniclaw, 3));
+    assert_eq!((settings.model.model.as_deref(), settings.workspace.as_deref()), (Some("small"), Some("own")));
+    assert_eq!(settings.model.base_url.as_deref(), Some("http://a/v1"));
+    let base = Limits::of(Dialect::Miniclaw);
+    assert_eq!((settings.limits.read_bytes, settings.limits.write_bytes), (10, base.write_bytes));
+    assert_eq!(settings.tools.allow.unwrap().len(), 2);
+    assert!(settings.tools.deny.contains("write_file"));
+    let settings = layers.load(&Flags::default()).unwrap();
+    assert_eq!((settings.model.model.as_deref(), settings.max_tool_iterations), (Some("large"), 9));
+    assert_eq!(settings.limits, Limits::of(Dialect::Standard));
+    // What the owner of the machine says holds, and the command line against the user's agent.
+    layers.write("managed/config.toml", "[agents.defaults]\nmodel = \"ours\"\n");
+    let flags = Flags { dialect: Some(Dialect::Standard), workspace: Some("here".to_owned()), ..writer };
+    let settings = layers.load(&flags).unwrap();
+    assert_eq!((settings.model.model.as_deref(), settings.dialect), (Some("ours"), Dialect::Standard));
+    assert_eq!(settings.workspace.as_deref(), Some("here"));
 }
 
 #[test]

@@ -115,26 +115,26 @@ fn operations() -> Vec<Operation> {
 
 /// What `strace` does to the call.
 #[derive(Clone, Copy, Debug)]
-enum Tamper {
+pub(crate) enum Tamper {
     Kill,
     Fail(&'static str),
 }
 
 /// One call of the kernel, in one run.
 #[derive(Clone, Copy, Debug)]
-struct Point {
-    call: &'static str,
+pub(crate) struct Point {
+    pub(crate) call: &'static str,
     /// Which call of its kind, by thread.
-    nth: usize,
-    tamper: Tamper,
+    pub(crate) nth: usize,
+    pub(crate) tamper: Tamper,
 }
 
 /// How a run under `strace` ended.
 #[derive(Debug)]
-struct Ended {
+pub(crate) struct Ended {
     said: Said,
     /// Whether the call that was to be tampered with was ever made.
-    met: bool,
+    pub(crate) met: bool,
 }
 
 impl Operation {
@@ -178,7 +178,13 @@ fn traced(site: &Site, point: Point, tool: &str, arguments: &Value) -> Ended {
 }
 
 /// Runs a command under `strace`. Of writes, only those to one file are counted, if one is given.
-fn traced_program(site: &Site, point: Point, program: &[&str], input: &[u8], written: Option<PathBuf>) -> Ended {
+pub(crate) fn traced_program(
+    site: &Site,
+    point: Point,
+    program: &[&str],
+    input: &[u8],
+    written: Option<PathBuf>,
+) -> Ended {
     let Point { call, nth, tamper } = point;
     let log = site.root().join("strace.log");
     let how = match tamper {
@@ -214,7 +220,7 @@ fn directories(site: &Site) -> Vec<PathBuf> {
     std::iter::once(site.workspace.clone()).chain(names.map(|name| site.workspace.join(name))).collect()
 }
 
-fn strace_is_here() -> bool {
+pub(crate) fn strace_is_here() -> bool {
     let here = Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success());
     if !here {
         println!("strace is not on this machine: nothing was tested");
@@ -222,7 +228,7 @@ fn strace_is_here() -> bool {
     here
 }
 
-fn full() -> bool {
+pub(crate) fn full() -> bool {
     std::env::var_os("RINGFENCE_FULL").is_some_and(|value| value == "1")
 }
 

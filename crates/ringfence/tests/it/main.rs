@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
 
+mod agent;
+mod agent_crash;
 mod api;
 mod api_client;
 mod approval_table;

@@ -1,0 +1,397 @@
+//! What a model is shown of a session: its messages, each call with its one result.
+//!
+//! Every message is kept by a `Memory` before anything is done about it. What is shown can be less than what is kept:
+//! where the model takes no more, old results go first, then old turns, and what is left says so. A call is never shown
+//! without its result, nor a result without its call.
+//!
+//! Not here: where messages are kept.
+
+use std::fmt;
+
+use ringfence_kernel::{Dialect, ErrorKind, ToolError};
+
+use crate::message::{Message, RequestedCall};
+
+/// A result that is not longer than this is not worth leaving out.
+const SHORT: usize = 160;
+
+/// What was said cannot be kept, and nothing may be done without.
+#[derive(Debug, thiserror::Error)]
+#[error("the session cannot be saved")]
+pub struct MemoryLost(#[source] pub std::io::Error);
+
+/// Keeps what is said, as it is said.
+pub trait Memory: Send + fmt::Debug {
+    fn keep(&mut self, message: &Message) -> Result<(), MemoryLost>;
+}
+
+/// Keeps nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Forgetful;
+
+impl Memory for Forgetful {
+    fn keep(&mut self, _: &Message) -> Result<(), MemoryLost> {
+        Ok(())
+    }
+}
+
+/// The messages of a session, as its model is shown them.
+#[derive(Debug)]
+pub struct History {
+    messages: Vec<Message>,
+    memory: Box<dyn Memory>,
+    /// Of all messages.
+    bytes: usize,
+    /// Where the prompt stands that is being worked on.
+    prompt_at: usize,
+    /// How many messages the model is no longer shown.
+    left_out: usize,
+}
+
+/// What was left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    pub(crate) results: usize,
+    pub(crate) messages: usize,
+}
+
+/// An instruction for one answer. It is not part of the history.
+#[must_use]
+pub(crate) enum Aside {
+    /// A message of its own.
+    Added,
+    /// Behind a message that was there: some templates want persons and models to take turns.
+    Behind(usize),
+}
+
+impl History {
+    pub fn new(memory: Box<dyn Memory>) -> Self {
+        Self { messages: Vec::new(), memory, bytes: 0, prompt_at: 0, left_out: 0 }
+    }
+
+    /// A session that goes on: calls that never got a result get one that says so, and are not made again.
+    pub fn resumed(messages: Vec<Message>, dialect: Dialect, memory: Box<dyn Memory>) -> Result<Self, MemoryLost> {
+        let messages = whole(messages, dialect);
+        let bytes = messages.iter().map(size).sum();
+        let mut history = Self { messages, memory, bytes, prompt_at: 0, left_out: 0 };
+        history.close("(interrupted before an answer)")?;
+        Ok(history)
+    }
+
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, message: Message) -> Result<(), MemoryLost> {
+        self.memory.keep(&message)?;
+        self.bytes += size(&message);
+        self.messages.push(message);
+        Ok(())
+    }
+
+    pub(crate) fn prompt(&mut self, text: &str) -> Result<(), MemoryLost> {
+        self.prompt_at = self.messages.len();
+        self.left_out = 0;
+        self.push(Message::User { text: text.to_owned() })
+    }
+
+    /// What the host tells the model, for good.
+    pub(crate) fn note(&mut self, text: &str) -> Result<(), MemoryLost> {
+        self.push(Message::User { text: host_says(text) })
+    }
+
+    /// Makes sure that the model had the last word, even where somebody else speaks for it.
+    pub(crate) fn close(&mut self, text: &str) -> Result<(), MemoryLost> {
+        match self.messages.last() {
+            None => Ok(()),
+            Some(Message::Assistant { calls, .. }) if calls.is_empty() => Ok(()),
+            Some(_) => self.push(Message::Assistant { text: text.to_owned(), calls: Vec::new() }),
+        }
+    }
+
+    /// What the host tells the model for its next answer only.
+    pub(crate) fn set_aside(&mut self, text: &str) -> Aside {
+        let said = host_says(text);
+        match self.messages.last_mut() {
+            Some(Message::User { text }) => {
+                let before = text.len();
+                text.push_str("\n\n");
+                text.push_str(&said);
+                Aside::Behind(before)
+            }
+            _ => {
+                self.messages.push(Message::User { text: said });
+                Aside::Added
+            }
+        }
+    }
+
+    /// Takes it back, before anything else is said.
+    pub(crate) fn take_back(&mut self, aside: Aside) {
+        match (aside, self.messages.last_mut()) {
+            (Aside::Added, _) => drop(self.messages.pop()),
+            (Aside::Behind(before), Some(Message::User { text })) => text.truncate(before),
+            (Aside::Behind(_), _) => {}
+        }
+    }
+
+    /// Leaves out as much as it takes for the rest to have at most `most` bytes, if that can be done. Nothing where
+    /// nothing could be left out.
+    pub(crate) fn compact(&mut self, most: usize) -> Option<Compacted> {
+        let mut done = Compacted::default();
+        let last_step = self.last_step();
+        for at in 0..last_step {
+            if self.bytes <= most {
+                break;
+            }
+            done.results += self.cut_result(at, 0);
+        }
+        while self.bytes > most {
+            let Some(range) = self.oldest_part() else { break };
+            done.messages += range.len();
+            self.left_out += range.len();
+            if range.end <= self.prompt_at {
+                self.prompt_at -= range.len();
+            }
+            self.bytes -= self.messages.drain(range).map(|message| size(&message)).sum::<usize>();
+        }
+        if done.messages > 0 {
+            self.say_what_is_missing();
+        }
+        let last_step = self.last_step();
+        let results = self.messages.len().saturating_sub(last_step + 1).max(1);
+        let over = self.bytes.saturating_sub(most);
+        if over > 0 {
+            let room: usize = self.messages[last_step.min(self.messages.len())..].iter().map(size).sum();
+            // What is said in place of the rest takes room too.
+            let each = (room.saturating_sub(over) / results).saturating_sub(2 * SHORT);
+            for at in last_step..self.messages.len() {
+                done.results += self.cut_result(at, each);
+            }
+        }
+        (done != Compacted::default()).then_some(done)
+    }
+
+    /// Where the last message with calls is, or the end.
+    fn last_step(&self) -> usize {
+        let has_calls = |message: &Message| matches!(message, Message::Assistant { calls, .. } if !calls.is_empty());
+        self.messages.iter().rposition(has_calls).unwrap_or(self.messages.len())
+    }
+
+    /// Cuts a result to its first bytes. How many results were cut: one or none.
+    fn cut_result(&mut self, at: usize, keep: usize) -> usize {
+        let Some(Message::Tool { text, .. }) = self.messages.get_mut(at) else { return 0 };
+        if text.len() <= keep.saturating_add(SHORT) {
+            return 0;
+        }
+        let before = text.len();
+        text.truncate(text.floor_char_boundary(keep));
+        let left_out = before - text.len();
+        text.push_str(&format!("[{left_out} bytes of this result are left out to save room; call again to see them]"));
+        self.bytes -= before;
+        self.bytes += text.len();
+        1
+    }
+
+    /// The oldest turn before the prompt, or else the oldest step after it that is not the last one.
+    fn oldest_part(&self) -> Option<std::ops::Range<usize>> {
+        let begins_turn = |message: &Message| matches!(message, Message::User { .. });
+        if self.prompt_at > 0 {
+            let next = self.messages.iter().skip(1).position(begins_turn).map_or(self.prompt_at, |at| at + 1);
+            return Some(0..next.min(self.prompt_at));
+        }
+        let begins_step = |message: &Message| matches!(message, Message::Assistant { .. });
+        let mut steps = self.messages.iter().enumerate().skip(1).filter(|(_, message)| begins_step(message));
+        let (first, _) = steps.next()?;
+        let (second, _) = steps.next()?;
+        (second <= self.last_step()).then_some(first..second)
+    }
+
+    fn say_what_is_missing(&mut self) {
+        const MARK: &str = "\n\n[ringfence: to save room, ";
+        if let Some(Message::User { text }) = self.messages.get_mut(self.prompt_at) {
+            self.bytes -= text.len();
+            if let Some(at) = text.rfind(MARK).filter(|_| text.ends_with("left out here]")) {
+                text.truncate(at);
+            }
+            text.push_str(&format!("{MARK}{} earlier messages of this session are left out here]", self.left_out));
+            self.bytes += text.len();
+        }
+    }
+}
+
+/// What the host says between a person and a model is marked as its own.
+fn host_says(text: &str) -> String {
+    format!("[ringfence: {text}]")
+}
+
+fn size(message: &Message) -> usize {
+    match message {
+        Message::User { text } => text.len(),
+        Message::Assistant { text, calls } => {
+            text.len() + calls.iter().map(|call| call.id.len() + call.name.len() + call.arguments.len()).sum::<usize>()
+        }
+        Message::Tool { call_id, name, text, .. } => call_id.len() + name.len() + text.len(),
+    }
+}
+
+/// The same messages with one result for each call, in the order of the calls: what a crash left open is said to be so.
+pub fn whole(messages: Vec<Message>, dialect: Dialect) -> Vec<Message> {
+    let mut made = Vec::with_capacity(messages.len());
+    let mut left = messages.into_iter().peekable();
+    while let Some(message) = left.next() {
+        match &message {
+            Message::Tool { .. } => {}
+            Message::Assistant { calls, .. } if !calls.is_empty() => {
+                let calls = calls.clone();
+                made.push(message);
+                let mut results = Vec::new();
+                while let Some(result) = left.next_if(|message| matches!(message, Message::Tool { .. })) {
+                    results.push(result);
+                }
+                for call in &calls {
+                    let is_its =
+                        |message: &Message| matches!(message, Message::Tool { call_id, .. } if *call_id == call.id);
+                    let found = results.iter().position(is_its).map(|at| results.swap_remove(at));
+                    made.push(found.unwrap_or_else(|| interrupted(call, dialect)));
+                }
+            }
+            _ => made.push(message),
+        }
+    }
+    made
+}
+
+fn interrupted(call: &RequestedCall, dialect: Dialect) -> Message {
+    let message = "interrupted; effects unknown: look before you make it again";
+    let error = ToolError::new(ErrorKind::Cancelled, message).detail("committed", "unknown");
+    Message::Tool {
+        call_id: call.id.clone(),
+        name: call.name.clone(),
+        text: dialect.render_error(&error),
+        is_error: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::Dialect;
+
+    use super::{Forgetful, History, whole};
+    use crate::message::{Message, RequestedCall};
+
+    fn step(id: &str, result: &str) -> [Message; 2] {
+        let call = RequestedCall { id: id.to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
+        let text = result.to_owned();
+        [
+            Message::Assistant { text: String::new(), calls: vec![call] },
+            Message::Tool { call_id: id.to_owned(), name: "read_file".to_owned(), text, is_error: false },
+        ]
+    }
+
+    fn user(text: &str) -> Message {
+        Message::User { text: text.to_owned() }
+    }
+
+    fn said(text: &str) -> Message {
+        Message::Assistant { text: text.to_owned(), calls: Vec::new() }
+    }
+
+    /// Every call has its result right behind it, and there is no other result.
+    fn is_paired(messages: &[Message]) -> bool {
+        whole(messages.to_vec(), Dialect::Standard) == messages
+    }
+
+    fn long(turns: usize) -> History {
+        let mut history = History::new(Box::new(Forgetful));
+        for turn in 0..turns {
+            history.prompt(&format!("prompt {turn}")).unwrap();
+            for number in 0..3 {
+                for message in step(&format!("c{turn}-{number}"), &"x".repeat(1000)) {
+                    history.push(message).unwrap();
+                }
+            }
+            if turn + 1 < turns {
+                history.push(said("done")).unwrap();
+            }
+        }
+        history
+    }
+
+    #[test]
+    fn a_call_without_a_result_gets_one_that_says_so() {
+        let [call, _] = step("a", "");
+        let messages = whole(vec![user("hi"), call], Dialect::Standard);
+        let Message::Tool { text, is_error: true, .. } = &messages[2] else { panic!("{messages:?}") };
+        assert!(text.contains("interrupted; effects unknown"), "{text}");
+        assert!(is_paired(&messages));
+    }
+
+    #[test]
+    fn results_without_calls_and_second_results_go() {
+        let [call, result] = step("a", "one");
+        let [_, stray] = step("b", "two");
+        let messages = vec![stray.clone(), user("hi"), call.clone(), result.clone(), result.clone(), stray];
+        assert_eq!(whole(messages, Dialect::Standard), [user("hi"), call, result]);
+    }
+
+    #[test]
+    fn results_go_first_and_the_last_step_stays() {
+        let mut history = long(2);
+        let most = history.bytes() - 2000;
+        let done = history.compact(most).unwrap();
+        assert_eq!((done.messages, done.results), (0, 3));
+        assert!(history.bytes() <= most && is_paired(history.messages()));
+    }
+
+    #[test]
+    fn whatever_is_asked_for_pairs_stay_pairs_and_the_prompt_stays() {
+        for turns in 1..4 {
+            let whole_size = long(turns).bytes();
+            for most in (0..whole_size).step_by(whole_size / 97) {
+                let mut history = long(turns);
+                history.compact(most);
+                assert!(is_paired(history.messages()), "{turns} {most}");
+                let is_prompt = |message: &Message| matches!(message, Message::User { text } if text.starts_with(&format!("prompt {}", turns - 1)));
+                assert_eq!(history.messages().iter().filter(|message| is_prompt(message)).count(), 1);
+                assert!(matches!(history.messages()[0], Message::User { .. }), "{turns} {most}");
+                assert_eq!(history.bytes(), history.messages().iter().map(super::size).sum::<usize>());
+                // What cannot be left out: the prompt, the last step, and a few words in place of the rest.
+                assert!(history.bytes() <= most.max(600), "{turns} {most}: {}", history.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_said_once_how_much_is_missing() {
+        let mut history = long(3);
+        history.compact(1000);
+        history.compact(700);
+        let Message::User { text } = &history.messages()[0] else { panic!() };
+        assert_eq!(text.matches("[ringfence").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn an_aside_leaves_no_trace() {
+        let mut history = long(1);
+        for _ in 0..2 {
+            let before = history.messages().to_vec();
+            let aside = history.set_aside("be brief");
+            assert_ne!(history.messages(), before);
+            history.take_back(aside);
+            assert_eq!(history.messages(), before);
+            history.prompt("next").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_session_that_was_cut_off_ends_with_a_word_of_the_model() {
+        let [call, _] = step("a", "");
+        let history = History::resumed(vec![user("hi"), call], Dialect::Miniclaw, Box::new(Forgetful)).unwrap();
+        assert!(matches!(history.messages().last(), Some(Message::Assistant { calls, .. }) if calls.is_empty()));
+    }
+}

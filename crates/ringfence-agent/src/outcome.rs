@@ -1,0 +1,122 @@
+//! How a run ended, and what there is to say about it.
+//!
+//! There is always a text for the person: the model's last words, or the host's own where it has none.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use ringfence_kernel::Fatal;
+
+use crate::history::MemoryLost;
+use crate::ledger::Ledger;
+use crate::model::{ModelError, Usage};
+
+/// Why a run is over.
+#[derive(Debug)]
+pub enum End {
+    /// The model gave its answer.
+    Answered,
+    /// It still asked for tools after the last step that it had.
+    Steps,
+    Cancelled,
+    /// It said nothing, twice.
+    Empty,
+    /// It would not answer.
+    Refusal,
+    /// The provider's filter cut it.
+    Filter,
+    /// Its answer was cut by a limit of tokens, twice.
+    Length,
+    /// It made the same calls over and over, and nobody wanted it to go on.
+    Repeated,
+    /// Too many of its calls were denied.
+    Denied,
+    /// Too many of its calls in a row were no calls.
+    BadCalls,
+    /// The tokens for this prompt are used up.
+    Tokens,
+    /// The time for this prompt is over.
+    Time,
+    /// There is no answer to be had from the model.
+    Model(ModelError),
+    /// What was said cannot be kept.
+    Memory(MemoryLost),
+    /// No call can be made safely any more.
+    Host(Fatal),
+}
+
+impl End {
+    /// For programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Steps => "step_bound",
+            Self::Cancelled => "cancelled",
+            Self::Empty => "empty_response",
+            Self::Refusal => "refusal",
+            Self::Filter => "content_filter",
+            Self::Length => "length",
+            Self::Repeated => "repeated_call",
+            Self::Denied => "too_many_denials",
+            Self::BadCalls => "invalid_calls",
+            Self::Tokens => "token_budget",
+            Self::Time => "time_budget",
+            Self::Model(_) => "model_error",
+            Self::Memory(_) => "session_lost",
+            Self::Host(_) => "host_error",
+        }
+    }
+
+    /// For people: what happened, and what to do next.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Answered => "the model gave its answer".to_owned(),
+            Self::Steps => {
+                "the model used all of its steps; prompt again to go on, or raise `max_tool_iterations`".to_owned()
+            }
+            Self::Cancelled => "cancelled".to_owned(),
+            Self::Empty => "the model gave an empty answer, twice; another model may do better".to_owned(),
+            Self::Refusal => "the model refused".to_owned(),
+            Self::Filter => "the provider's filter cut the answer".to_owned(),
+            Self::Length => "the answer was cut at the limit of tokens, twice; raise `max_tokens`".to_owned(),
+            Self::Repeated => "the model made the same calls over and over".to_owned(),
+            Self::Denied => "too many calls were denied; the model was not getting anywhere".to_owned(),
+            Self::BadCalls => {
+                "too many calls in a row named no tool or made no sense; another model may do better".to_owned()
+            }
+            Self::Tokens => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
+            Self::Time => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),
+            Self::Model(error) => error.to_string(),
+            Self::Memory(lost) => chain(lost),
+            Self::Host(fatal) => chain(fatal),
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What came of a prompt.
+#[derive(Debug)]
+pub struct Outcome {
+    pub end: End,
+    /// The last words: the model's, or the host's where there are none.
+    pub text: String,
+    /// Whether `text` is the host's.
+    pub by_host: bool,
+    /// Answers that the model gave.
+    pub steps: u32,
+    pub usage: Usage,
+    /// Some of `usage` is our guess, because the server did not say.
+    pub estimated: bool,
+    /// What was truly done.
+    pub ledger: Ledger,
+    pub duration: Duration,
+}

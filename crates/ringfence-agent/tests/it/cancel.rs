@@ -1,0 +1,175 @@
+//! Cancelling ends a run at once, whatever it is doing, and leaves a session that can go on.
+
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ringfence_agent::{Bounds, Message};
+use ringfence_kernel::{
+    ApprovalRequest, Approver, Context, Face, Place, Plan, Preset, Preview, Registry, Ticket, Tool, ToolError, Touch,
+    Verb, Word,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{Setup, World, assert_ended, call, is_answered, text, write};
+
+/// The longest that a cancelled run may go on.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Cancels when this is heard, and says how long it took to end. Then the session must go on.
+async fn check(mut world: World, when: &str) -> World {
+    let cancel = CancellationToken::new();
+    let front = Arc::clone(&world.front);
+    let (outcome, cancelled) = tokio::join!(world.prompt_until("do it", &cancel), async {
+        front.until(when).await;
+        cancel.cancel();
+        Instant::now()
+    });
+    let took = cancelled.elapsed();
+    assert_ended(&outcome, "cancelled");
+    assert!(took <= AT_ONCE, "{when}: it took {took:?}");
+    world
+}
+
+/// A tool that reads something that does not come.
+struct Stuck(Mutex<Receiver<()>>);
+
+/// Waits for what does not come.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Done {}
+
+impl From<()> for Done {
+    fn from((): ()) -> Self {
+        Self {}
+    }
+}
+
+impl From<Nothing> for () {
+    fn from(_: Nothing) -> Self {}
+}
+
+impl Tool for Stuck {
+    type Args = ();
+    type Work = ();
+    type Outcome = ();
+
+    fn plan(&self, (): (), _: &Context<'_>) -> Result<Plan<()>, ToolError> {
+        let place = Place { given: "x".to_owned(), shown: "x".to_owned(), ..Place::default() };
+        Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: () })
+    }
+
+    fn preview(&self, (): &mut (), _: &Context<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new("wait", String::new()))
+    }
+
+    fn run(&self, (): (), _: &Ticket<'_>) -> Result<(), ToolError> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(())
+    }
+}
+
+/// Somebody who never answers.
+#[derive(Debug)]
+struct Away;
+
+impl Approver for Away {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn while_the_model_thinks() {
+    check(World::new(Setup::default(), &[json!({"stall": true})]), "step 1").await;
+}
+
+#[tokio::test]
+async fn while_an_answer_comes() {
+    let world = World::new(Setup::default(), &[json!({"text": "I thi", "stall": true}), text("hello again")]);
+    let mut world = check(world, "text thi").await;
+    // What came of it counts for nothing.
+    assert_eq!(world.history.messages().len(), 2);
+    assert!(is_answered(&world.prompt("go on").await));
+}
+
+#[tokio::test]
+async fn while_a_busy_server_is_left_alone() {
+    let bounds = Bounds { longest_wait: Duration::from_secs(3600), ..Bounds::default() };
+    let busy = json!({"error": "busy", "retry_after": 3_000_000});
+    check(World::new(Setup { bounds, ..Setup::default() }, &[busy]), "again 1").await;
+}
+
+#[tokio::test]
+async fn while_a_file_system_does_not_answer_and_the_rest_is_not_made() {
+    let (release, stuck) = channel();
+    let extra = Box::new(|registry: &mut Registry| {
+        registry.register(Stuck(Mutex::new(stuck)), [Face::standard::<Nothing, Done>("stuck")]).unwrap();
+    });
+    let calls = json!({"calls": [
+        {"name": "stuck", "arguments": {}}, {"name": "write_file", "arguments": {"path": "late", "content": ""}},
+    ]});
+    let world = World::new(Setup { extra: Some(extra), ..Setup::default() }, &[calls, text("hello")]);
+    let mut world = check(world, "call stuck").await;
+    let results = world.results();
+    assert_eq!(results.len(), 2);
+    assert!(results.iter().all(|result| result.contains("CANCELLED")), "{results:?}");
+    assert!(results[1].contains("not made"));
+    assert_eq!(world.file("late"), None);
+    assert!(is_answered(&world.prompt("go on").await));
+    drop(release);
+}
+
+#[tokio::test]
+async fn while_it_searches() {
+    let search = call("search_files", json!({"path": ".", "pattern": "(a+)+b|x.*y.*z", "regex": true}));
+    let world = World::new(Setup::default(), &[search]);
+    for directory in 0..20 {
+        std::fs::create_dir(world.root.join(format!("d{directory}"))).unwrap();
+        for file in 0..100 {
+            world.write(&format!("d{directory}/f{file}"), &"x aaaaaaaaaaaaaaaaaaaaaaaa y\n".repeat(400));
+        }
+    }
+    check(world, "call search_files").await;
+}
+
+#[tokio::test]
+async fn while_somebody_is_asked() {
+    let setup = Setup { preset: Preset::Ask, approver: Box::new(Away), ..Setup::default() };
+    let world = World::new(setup, &[write("notes", "new")]);
+    world.write("notes", "old");
+    let world = check(world, "call write_file").await;
+    assert_eq!(world.file("notes").as_deref(), Some("old"));
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_before_it_begins_asks_nobody() {
+    let mut world = World::new(Setup::default(), &[text("never")]);
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    assert_ended(&world.prompt_until("hi", &cancel).await, "cancelled");
+    assert!(world.model.asked().is_empty());
+    assert!(matches!(&world.history.messages()[0], Message::User { text } if text == "hi"));
+}
+
+#[tokio::test]
+async fn every_call_of_a_long_answer_has_its_result_wherever_it_is_cancelled() {
+    for after in 1..6 {
+        let one =
+            |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
+        let many: Vec<Value> = (0..6).map(one).collect();
+        let mut world = World::new(Setup::default(), &[json!({ "calls": many })]);
+        let cancel = CancellationToken::new();
+        world.front.cancel_after_results(after, &cancel);
+        assert_ended(&world.prompt_until("go", &cancel).await, "cancelled");
+        let made = world.results().iter().filter(|result| result.contains("\"ok\":true")).count();
+        assert_eq!((world.results().len(), made), (6, after));
+    }
+}

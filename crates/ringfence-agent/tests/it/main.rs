@@ -1,0 +1,11 @@
+//! What the loop promises, whatever the model does.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "tests set up what the agent sees")]
+
+mod bounds;
+mod cancel;
+mod ledger;
+mod misbehaviours;
+mod retries;
+mod world;

@@ -1,0 +1,63 @@
+//! Answers that fail on their way are asked for again, and never more than that.
+
+use std::time::Duration;
+
+use ringfence_agent::Bounds;
+use serde_json::json;
+
+use crate::world::{Setup, World, assert_ended, is_answered, text, write};
+
+#[tokio::test(start_paused = true)]
+async fn what_may_come_right_by_itself_is_asked_for_again() {
+    for error in ["unreachable", "busy", "server", "cut", "stalled"] {
+        let mut world =
+            World::new(Setup::default(), &[json!({ "error": error }), json!({ "error": error }), text("hi")]);
+        let outcome = world.prompt("hello").await;
+        assert!(is_answered(&outcome), "{error}: {outcome:?}");
+        assert!(world.front.has("again 1 after") && world.front.has("again 2 after"), "{error}");
+        assert_eq!(outcome.steps, 1, "an answer that failed is no step");
+        assert_eq!(world.history.messages().len(), 2, "and leaves no trace");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_will_not_is_told_at_once() {
+    for error in ["garbled", "denied"] {
+        let mut world = World::new(Setup::default(), &[json!({ "error": error }), text("never")]);
+        let outcome = world.prompt("hello").await;
+        assert_ended(&outcome, "model_error");
+        assert!(outcome.duration.is_zero() && outcome.text.contains(error), "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_not_asked_for_ever() {
+    let script = vec![json!({"error": "server"}); 9];
+    let bounds = Bounds { retries: 3, ..Bounds::default() };
+    let mut world = World::new(Setup { bounds, ..Setup::default() }, &script);
+    assert_ended(&world.prompt("hello").await, "model_error");
+    assert_eq!(world.model.asked().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_how_long_is_left_alone_so_long_up_to_a_cap() {
+    for (wanted, waited) in [(1234, 1234), (3_600_000, 60_000)] {
+        let busy = json!({"error": "busy", "retry_after": wanted});
+        let mut world = World::new(Setup::default(), &[busy, text("hi")]);
+        let outcome = world.prompt("hello").await;
+        assert!(is_answered(&outcome));
+        let heard = format!("again 1 after {waited}ms");
+        assert!(world.front.has(&heard), "{:?}", world.front.events());
+        assert_eq!(outcome.duration, Duration::from_millis(waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_twice_because_a_later_answer_failed() {
+    let script = [write("a", "1"), json!({"error": "cut", "text": "half"}), text("done")];
+    let mut world = World::new(Setup::default(), &script);
+    let outcome = world.prompt("write").await;
+    assert!(is_answered(&outcome));
+    assert_eq!(world.results().len(), 1);
+    assert_eq!(outcome.ledger.calls, 1);
+}

@@ -1,0 +1,145 @@
+//! Calls and their results in a line or two, for a person who looks on.
+//!
+//! What a model wrote is shown so that nothing hides in it, and never longer than a glance takes.
+//!
+//! Not here: printing.
+
+use std::time::Duration;
+
+use ringfence_agent::{Outcome, RequestedCall};
+use ringfence_kernel::{ErrorKind, visible_line};
+use serde_json::Value;
+
+/// Characters of a line.
+const WIDTH: usize = 100;
+
+/// Lines of a change that are shown, of what goes and of what comes.
+const LINES: usize = 4;
+
+/// What is called, and about what.
+pub(crate) fn call(call: &RequestedCall) -> String {
+    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+    let text = |key: &str| arguments[key].as_str().map(str::to_owned);
+    let about = match (text("from"), text("to")) {
+        (Some(from), Some(to)) => Some(format!("{from} to {to}")),
+        _ => ["path", "pattern", "glob", "url", "query", "language"].into_iter().find_map(text),
+    };
+    let more = text("pattern").filter(|_| arguments["path"].is_string()).map(|pattern| format!(" for {pattern}"));
+    let about = about.map(|about| format!(" {about}{}", more.unwrap_or_default())).unwrap_or_default();
+    clip(&visible_line(&format!("{}{about}", call.name)))
+}
+
+/// What a call would do to a text, as far as its arguments say: a few lines that go and a few that come.
+pub(crate) fn change(call: &RequestedCall) -> Vec<String> {
+    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+    let text = |value: &Value, keys: [&str; 2]| keys.iter().find_map(|key| value[*key].as_str()).map(str::to_owned);
+    let edits = match arguments["edits"].as_array() {
+        Some(edits) => edits.clone(),
+        None => vec![arguments.clone()],
+    };
+    let mut lines = Vec::new();
+    for edit in &edits {
+        lines.extend(text(edit, ["oldText", "old_text"]).iter().flat_map(|old| some_lines(old, '-')));
+        lines.extend(text(edit, ["newText", "new_text"]).iter().flat_map(|new| some_lines(new, '+')));
+    }
+    lines.extend(arguments["content"].as_str().into_iter().flat_map(|content| some_lines(content, '+')));
+    lines.extend(arguments["code"].as_str().into_iter().flat_map(|code| some_lines(code, '|')));
+    lines.extend(arguments["patch"].as_str().into_iter().flat_map(|patch| some_lines(patch, ' ')));
+    lines
+}
+
+/// What came of it.
+pub(crate) fn result(text: &str, error: Option<ErrorKind>, duration: Duration) -> String {
+    let reply: Value = serde_json::from_str(text).unwrap_or_default();
+    let time = format!("{} ms", duration.as_millis());
+    if error.is_some() {
+        let message = reply["error"]["message"].as_str().unwrap_or(text);
+        return clip(&format!("failed ({time}): {}", visible_line(message)));
+    }
+    match reply["value"]["exitCode"].as_i64() {
+        Some(code) => format!("exit code {code} ({time})"),
+        None => format!("ok ({time})"),
+    }
+}
+
+/// How a run ended: what was truly done, and what it took.
+pub(crate) fn outcome(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    if outcome.end.name() != "answered" {
+        text.push_str(&format!("ended: {}\n", visible_line(&outcome.end.why())));
+    }
+    text.push_str("what was done:\n");
+    for line in outcome.ledger.lines() {
+        text.push_str(&format!("  {line}\n"));
+    }
+    let about = if outcome.estimated { "about " } else { "" };
+    text.push_str(&format!(
+        "{} step(s), {about}{} tokens, {:.1} s\n",
+        outcome.steps,
+        outcome.usage.total,
+        outcome.duration.as_secs_f64()
+    ));
+    text
+}
+
+fn some_lines(text: &str, mark: char) -> Vec<String> {
+    let total = text.lines().count();
+    let mut lines: Vec<String> =
+        text.lines().take(LINES).map(|line| clip(&format!("{mark} {}", visible_line(line)))).collect();
+    if total > LINES {
+        lines.push(format!("{mark} … {} more line(s)", total - LINES));
+    }
+    lines
+}
+
+fn clip(line: &str) -> String {
+    match line.char_indices().nth(WIDTH) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringfence_agent::RequestedCall;
+    use ringfence_kernel::ErrorKind;
+
+    fn called(name: &str, arguments: &str) -> RequestedCall {
+        RequestedCall { id: "a".to_owned(), name: name.to_owned(), arguments: arguments.to_owned() }
+    }
+
+    #[test]
+    fn a_call_is_one_line_about_its_subject() {
+        for (name, arguments, shown) in [
+            ("read_file", r#"{"path":"a.txt"}"#, "read_file a.txt"),
+            ("move_file", r#"{"from":"a","to":"b"}"#, "move_file a to b"),
+            ("search_files", r#"{"path":"src","pattern":"fn"}"#, "search_files src for fn"),
+            ("run_code", r#"{"language":"bash","code":"ls"}"#, "run_code bash"),
+            ("read_file", "no json", "read_file"),
+            ("read_file", "{\"path\":\"a\\u001b[2J\\nb\"}", "read_file a\\u{1b}[2J\\u{a}b"),
+        ] {
+            assert_eq!(super::call(&called(name, arguments)), shown);
+        }
+        assert_eq!(super::call(&called(&"x".repeat(500), "{}")).chars().count(), 101);
+    }
+
+    #[test]
+    fn a_change_is_a_few_lines() {
+        let edit = called("edit_file", r#"{"path":"a","oldText":"one\ntwo","newText":"1"}"#);
+        assert_eq!(super::change(&edit), ["- one", "- two", "+ 1"]);
+        let write = called("write_file", r#"{"path":"a","content":"1\n2\n3\n4\n5\n6\n"}"#);
+        assert_eq!(super::change(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more line(s)"]);
+        assert!(super::change(&called("read_file", r#"{"path":"a"}"#)).is_empty());
+    }
+
+    #[test]
+    fn a_result_says_how_it_went() {
+        let time = Duration::from_millis(12);
+        assert_eq!(super::result("ok: read", None, time), "ok (12 ms)");
+        assert_eq!(super::result(r#"{"ok":true,"value":{"exitCode":3}}"#, None, time), "exit code 3 (12 ms)");
+        let error = r#"{"ok":false,"error":{"code":"X","message":"no such file"}}"#;
+        assert_eq!(super::result(error, Some(ErrorKind::NotFound), time), "failed (12 ms): no such file");
+    }
+}

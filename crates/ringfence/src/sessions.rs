@@ -1,0 +1,295 @@
+//! Sessions of the agent, kept as they happen: who was told what, what was called, and what came of it.
+//!
+//! A message is in the store before anything is done about it, so a process that is killed leaves a session that can go
+//! on: what it was doing then is said to be unknown. A session belongs to one workspace and to one process at a time, and
+//! brings back what it has been through. One that nobody went on with for 90 days goes.
+//!
+//! Not here: what of it the model is shown (`ringfence-agent`'s `History`), and the text for people (`sessions_text.rs`).
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ringfence_agent::{Memory, MemoryLost, Message};
+use ringfence_kernel::{Bit, BitSet, Bits, StoreLost};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::owner::Owner;
+use crate::store::{Fault, STORE_FILE, connect, json, nanos, parsed};
+use crate::wire::Wired;
+
+/// How long a session is kept that nobody goes on with.
+const KEPT: Duration = Duration::from_hours(90 * 24);
+
+/// The longest line that stands for a session.
+const LONGEST_TITLE: usize = 80;
+
+/// Why a session cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(
+        "there is no session `{0}` of this workspace; `ringfence sessions list` has those that there are, and a prompt is given with `-p`"
+    )]
+    Unknown(String),
+    #[error("this workspace has no session yet")]
+    None,
+    #[error("the session `{0}` is at work in another process")]
+    InUse(String),
+    #[error(transparent)]
+    Store(#[from] StoreLost),
+    #[error(transparent)]
+    Memory(#[from] MemoryLost),
+}
+
+/// What a session is, without what was said in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    pub id: String,
+    /// The workspace, by a name that no other directory has.
+    #[serde(skip)]
+    pub directory: String,
+    pub model: String,
+    pub agent: Option<String>,
+    pub dialect: String,
+    /// The first prompt, in one line.
+    pub title: String,
+    #[serde(with = "rfc3339")]
+    pub started: SystemTime,
+    #[serde(with = "rfc3339")]
+    pub updated: SystemTime,
+}
+
+impl Head {
+    pub(crate) fn new(wired: &Wired, model: &str) -> Self {
+        let now = SystemTime::now();
+        Self {
+            id: wired.session.id.clone(),
+            directory: wired.directory.clone(),
+            model: model.to_owned(),
+            agent: wired.session.agent.clone(),
+            dialect: wired.session.dialect.name().to_owned(),
+            title: String::new(),
+            started: now,
+            updated: now,
+        }
+    }
+}
+
+/// A session that goes on.
+#[derive(Debug)]
+pub struct Resumed {
+    pub head: Head,
+    pub messages: Vec<Message>,
+    pub bits: BitSet,
+}
+
+/// Something that a session has in it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    Message(Message),
+    /// How a prompt ended.
+    Outcome(Value),
+}
+
+/// Every session of a user.
+#[derive(Debug)]
+pub struct Sessions {
+    state: PathBuf,
+}
+
+impl Sessions {
+    /// The sessions in a state directory. Nothing is opened yet.
+    pub fn new(state: &Path) -> Self {
+        Self { state: state.to_owned() }
+    }
+
+    /// The sessions of a workspace, the last one first.
+    pub fn list(&self, directory: &str) -> Result<Vec<Head>, SessionError> {
+        self.read(Vec::new(), |connection| heads(connection, directory))
+    }
+
+    /// A session of a workspace with all that it has in it.
+    pub fn show(&self, directory: &str, id: &str) -> Result<(Head, Vec<Entry>), SessionError> {
+        let found = self.read(None, |connection| {
+            let head = heads(connection, directory)?.into_iter().find(|head| head.id == id);
+            head.map(|head| Ok((head, entries(connection, id)?))).transpose()
+        })?;
+        found.ok_or_else(|| SessionError::Unknown(id.to_owned()))
+    }
+
+    /// The session of a workspace that is named, or the last one.
+    pub fn resume(&self, directory: &str, id: Option<&str>) -> Result<Resumed, SessionError> {
+        let heads = self.list(directory)?;
+        let head = match id {
+            Some(id) => {
+                heads.into_iter().find(|head| head.id == id).ok_or_else(|| SessionError::Unknown(id.to_owned()))?
+            }
+            None => heads.into_iter().next().ok_or(SessionError::None)?,
+        };
+        let (messages, bits) = self.read((Vec::new(), BitSet::default()), |connection| {
+            let said = entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
+                Entry::Message(message) => Some(message),
+                Entry::Outcome(_) => None,
+            });
+            let bits = connection
+                .query_row("SELECT bits FROM sessions WHERE id = ?1", [&head.id], |row| row.get::<_, String>(0))?;
+            Ok((said.collect(), bits.split(' ').filter_map(Bit::named).collect()))
+        })?;
+        Ok(Resumed { head, messages, bits })
+    }
+
+    /// Makes a session, or takes one that is there, for this process alone.
+    pub fn open(&self, head: &Head, bits: Bits) -> Result<Saved, SessionError> {
+        let mut connection = self.connect().map_err(Fault::lost)?;
+        let owner = Owner::new(&self.state).map_err(StoreLost)?;
+        if !self.take(&mut connection, head, &owner).map_err(Fault::lost)? {
+            return Err(SessionError::InUse(head.id.clone()));
+        }
+        let shared = Shared { connection, id: head.id.clone(), bits, _owner: owner };
+        Ok(Saved(Arc::new(Mutex::new(shared))))
+    }
+
+    /// False where it is another process's.
+    fn take(&self, connection: &mut Connection, head: &Head, owner: &Owner) -> Result<bool, Fault> {
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let long_ago = head.updated.checked_sub(KEPT).unwrap_or(SystemTime::UNIX_EPOCH);
+        change.execute(
+            "DELETE FROM entries WHERE session IN (SELECT id FROM sessions WHERE updated <= ?1)",
+            [nanos(long_ago)],
+        )?;
+        change.execute("DELETE FROM sessions WHERE updated <= ?1", [nanos(long_ago)])?;
+        let query = "SELECT owner FROM sessions WHERE id = ?1";
+        let other: Option<String> = change.query_row(query, [&head.id], |row| row.get(0)).optional()?;
+        if let Some(other) = other
+            && !Owner::is_gone(&self.state, &other)?
+        {
+            return Ok(false);
+        }
+        let query = "INSERT INTO sessions (id, directory, model, agent, dialect, title, started, updated, owner, bits)
+                     VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6, ?7, '')
+                     ON CONFLICT (id) DO UPDATE SET model = ?3, owner = ?7";
+        let Head { id, directory, model, agent, dialect, started, .. } = head;
+        change.execute(query, params![id, directory, model, agent, dialect, nanos(*started), owner.id()])?;
+        change.commit()?;
+        Ok(true)
+    }
+
+    /// Reads, where there is something to read.
+    fn read<T>(&self, empty: T, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, SessionError> {
+        if !self.state.join(STORE_FILE).try_exists().map_err(StoreLost)? {
+            return Ok(empty);
+        }
+        let connection = self.connect().map_err(Fault::lost)?;
+        Ok(work(&connection).map_err(Fault::lost)?)
+    }
+
+    fn connect(&self) -> Result<Connection, Fault> {
+        let connection = connect(&self.state)?;
+        // What was said survives our own death; a power cut may take the last words, and nothing more.
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        Ok(connection)
+    }
+}
+
+/// A session that is being written.
+#[derive(Clone, Debug)]
+pub struct Saved(Arc<Mutex<Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    connection: Connection,
+    id: String,
+    bits: Bits,
+    /// Held as long as the session is this process's.
+    _owner: Owner,
+}
+
+impl Saved {
+    /// Keeps how a prompt ended.
+    pub fn keep_outcome(&self, outcome: &Value) -> Result<(), SessionError> {
+        Ok(self.add("outcome", &outcome.to_string(), None).map_err(Fault::lost)?)
+    }
+
+    fn add(&self, kind: &str, body: &str, title: Option<&str>) -> Result<(), Fault> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Shared { connection, id, bits, .. } = &mut *shared;
+        let bits = bits.now().iter().map(Bit::name).collect::<Vec<_>>().join(" ");
+        let (id, now) = (id.as_str(), nanos(SystemTime::now()));
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let query = "INSERT INTO entries (session, kind, body, at) VALUES (?1, ?2, ?3, ?4)";
+        change.execute(query, params![id, kind, body, now])?;
+        let query = "UPDATE sessions SET updated = ?2, bits = ?3, title = CASE title WHEN '' THEN ?4 ELSE title END
+                     WHERE id = ?1";
+        change.execute(query, params![id, now, bits, title.unwrap_or_default()])?;
+        Ok(change.commit()?)
+    }
+}
+
+impl Memory for Saved {
+    fn keep(&mut self, message: &Message) -> Result<(), MemoryLost> {
+        let title = match message {
+            Message::User { text } => Some(title(text)),
+            _ => None,
+        };
+        let kept = json(message).and_then(|body| self.add("message", &body, title.as_deref()));
+        kept.map_err(|fault| MemoryLost(std::io::Error::other(fault)))
+    }
+}
+
+fn title(prompt: &str) -> String {
+    let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST_TITLE) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
+}
+
+fn heads(connection: &Connection, directory: &str) -> Result<Vec<Head>, Fault> {
+    let query = "SELECT id, directory, model, agent, dialect, title, started, updated FROM sessions
+                 WHERE directory = ?1 ORDER BY updated DESC, id";
+    let mut statement = connection.prepare(query)?;
+    let heads = statement.query_map([directory], |row| {
+        Ok(Head {
+            id: row.get(0)?,
+            directory: row.get(1)?,
+            model: row.get(2)?,
+            agent: row.get(3)?,
+            dialect: row.get(4)?,
+            title: row.get(5)?,
+            started: at(row.get(6)?),
+            updated: at(row.get(7)?),
+        })
+    })?;
+    Ok(heads.collect::<Result<_, _>>()?)
+}
+
+fn entries(connection: &Connection, id: &str) -> Result<Vec<Entry>, Fault> {
+    let mut statement = connection.prepare("SELECT kind, body FROM entries WHERE session = ?1 ORDER BY number")?;
+    let rows = statement.query_map([id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+    rows.map(|row| {
+        let (kind, body) = row?;
+        match kind.as_str() {
+            "message" => parsed(&body).map(Entry::Message),
+            _ => parsed(&body).map(Entry::Outcome),
+        }
+    })
+    .collect()
+}
+
+fn at(nanos: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
+}
+
+/// Times as texts.
+mod rfc3339 {
+    use std::time::SystemTime;
+
+    use serde::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_millis(*time))
+    }
+}

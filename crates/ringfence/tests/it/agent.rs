@@ -1,0 +1,240 @@
+//! `ringfence agent` through the binary, with a model that plays a script.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::site::{Said, Site, said};
+
+/// A script in the site, and the command that plays it.
+pub(crate) fn playing(site: &Site, answers: &[Value], arguments: &[&str]) -> Command {
+    let text: String = answers.iter().map(|answer| format!("{answer}\n")).collect();
+    std::fs::write(site.current.join("script.jsonl"), text).unwrap();
+    let mut command = site.command(&["agent", "--script", "script.jsonl"]);
+    command.args(arguments);
+    command
+}
+
+fn play(site: &Site, answers: &[Value], arguments: &[&str]) -> Said {
+    said(playing(site, answers, arguments).output().unwrap())
+}
+
+pub(crate) fn call(name: &str, arguments: Value) -> Value {
+    json!({"calls": [{"name": name, "arguments": arguments}]})
+}
+
+pub(crate) fn text(text: &str) -> Value {
+    json!({"text": text})
+}
+
+fn write(path: &str, content: &str) -> Value {
+    call("write_file", json!({"path": path, "content": content}))
+}
+
+/// The lines of `--json`.
+pub(crate) fn events(said: &Said) -> Vec<Value> {
+    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn the_answer_is_on_standard_output_and_the_rest_on_standard_error() {
+    let site = Site::new();
+    let said = play(&site, &[write("a.txt", "hello\n"), text("I wrote it.")], &["write a.txt"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "I wrote it.\n"));
+    assert_eq!(site.read("a.txt"), "hello\n");
+    for line in ["* write_file a.txt\n", "    + hello\n", "what was done:\n  created  a.txt\n", "2 step(s)"] {
+        assert!(said.err.contains(line), "no {line:?} in {}", said.err);
+    }
+}
+
+#[test]
+fn with_json_everything_is_an_object_a_line_in_order() {
+    let site = Site::new();
+    let said = play(&site, &[write("a.txt", "x"), text("Done.")], &["--json", "-p", "write"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let events = events(&said);
+    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let whole =
+        ["step", "callComing", "usage", "answered", "call", "result", "step", "text", "usage", "answered", "finished"];
+    assert_eq!(types, whole);
+    let last = events.last().unwrap();
+    assert_eq!((&last["end"], &last["text"]), (&json!("answered"), &json!("Done.")));
+    assert_eq!(last["ledger"]["files"], json!([{"path": "a.txt", "what": "created"}]));
+    assert_eq!(events[5]["isError"], false);
+}
+
+#[test]
+fn exit_codes_tell_a_script_how_it_ended() {
+    let site = Site::new();
+    let cases: [(&[Value], &[&str], i32, &str); 6] = [
+        (&[text("hi")], &["hello"], 0, ""),
+        (&[text(""), text("")], &["hello"], 1, "empty answer, twice"),
+        (&[json!({"refusal": "I will not"})], &["hello"], 1, "refused"),
+        (&[], &["hello"], 3, "the script has no further answer"),
+        (&[json!({"error": "denied"})], &["hello"], 3, "the script says: denied"),
+        (&[text("hi")], &["--resume", "agent-nowhere", "-p", "hello"], 2, "no session `agent-nowhere`"),
+    ];
+    for (answers, arguments, code, complaint) in cases {
+        let said = play(&site, answers, arguments);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(said.err.contains(complaint), "{said:?}");
+    }
+    let said = said_bare(&site, &["agent", "hello"]);
+    assert_eq!(said.code, Some(2));
+    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "ringfence agent --script demo.jsonl"] {
+        assert!(said.err.contains(way), "no {way} in {}", said.err);
+    }
+}
+
+fn said_bare(site: &Site, arguments: &[&str]) -> Said {
+    said(site.command(arguments).output().unwrap())
+}
+
+#[test]
+fn the_demo_that_a_missing_model_shows_works_as_it_is_shown() {
+    let site = Site::new();
+    site.write("here.txt", "");
+    let shown = said_bare(&site, &["agent", "hello"]).err;
+    let lines: Vec<&str> = shown.lines().skip_while(|line| !line.contains("printf")).map(str::trim).collect();
+    let mut shell = site.program("sh");
+    let path = std::path::Path::new(crate::site::PROGRAM).parent().unwrap().to_owned();
+    let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+    shell.args(["-ec", &lines.join("\n")]).env("PATH", path);
+    let said = said(shell.output().unwrap());
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "That is all.\n"), "{said:?}");
+}
+
+#[test]
+fn the_bound_of_the_config_holds_and_the_host_has_the_last_word() {
+    let site = Site::new();
+    let config = site.root().join("agent.toml");
+    std::fs::write(&config, "[agents.defaults]\nmax_tool_iterations = 1\n").unwrap();
+    let answers = [write("a.txt", "x"), call("write_file", json!({"path": "b.txt", "content": ""}))];
+    let said = play(&site, &answers, &["--config", config.to_str().unwrap(), "write"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.contains("used all of its steps") && said.out.contains("created  a.txt"), "{said:?}");
+    assert!(!site.workspace.join("b.txt").exists());
+}
+
+#[test]
+fn what_the_project_wants_is_told_and_read_on_the_road() {
+    let site = Site::new();
+    site.write("AGENTS.md", "Always write tests.\n");
+    let said = play(&site, &[text("ok")], &["hello"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let records = site.run(&["audit", "show", "--json"]).out;
+    assert!(records.contains("project-instructions") && records.contains("AGENTS.md"), "{records}");
+    let config = site.root().join("agent.toml");
+    std::fs::write(&config, "[agents.defaults]\nproject_instructions = false\n").unwrap();
+    let before = records.lines().count();
+    play(&site, &[text("ok")], &["--config", config.to_str().unwrap(), "hello"]);
+    assert_eq!(site.run(&["audit", "show", "--json"]).out.lines().count(), before);
+}
+
+#[test]
+fn a_workspace_cannot_choose_the_model() {
+    let site = Site::new();
+    for line in ["[agents.defaults]\nbase_url = \"http://evil\"", "[agents.defaults]\napi_key_env = \"HOME\""] {
+        site.write("ringfence.toml", line);
+        let said = play(&site, &[text("ok")], &["hello"]);
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains("agents"), "{said:?}");
+    }
+}
+
+#[test]
+fn every_dialect_can_be_driven() {
+    let cases = [
+        ("standard", "write_file", json!({"path": "a", "content": "x"})),
+        ("miniclaw", "write_file", json!({"path": "a", "content": "x"})),
+        ("crewagent", "fs.write", json!({"path": "@project/a", "content": "x"})),
+    ];
+    for (dialect, tool, arguments) in cases {
+        let site = Site::new();
+        site.write("AGENTS.md", "Be kind.\n");
+        let said = play(&site, &[call(tool, arguments), text("Done.")], &["--dialect", dialect, "--json", "go"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        assert_eq!(site.read("a"), "x", "{dialect}");
+        let ledger = events(&said).last().unwrap()["ledger"].clone();
+        assert_eq!(ledger["files"][0]["what"], "created", "{dialect}: {ledger}");
+    }
+}
+
+#[test]
+fn a_signal_cancels_and_leaves_a_session_that_goes_on() {
+    let site = Site::new();
+    let mut command = playing(&site, &[json!({"text": "I thi", "stall": true})], &["--json", "think"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    while !lines.next().unwrap().unwrap().contains("\"text\"") {}
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let last = lines.last().unwrap().unwrap();
+    assert!(last.contains("\"end\":\"cancelled\""), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let said = play(&site, &[text("Here I am.")], &["--resume", "-p", "go on"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "Here I am.\n"), "{said:?}");
+}
+
+#[test]
+fn sessions_are_listed_shown_and_exported() {
+    let site = Site::new();
+    let said = site.run(&["sessions", "list"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), ""));
+    play(&site, &[write("a.txt", "```\nx"), text("Wrote it.")], &["write a file\nwith a fence"]);
+    let heads: Value = serde_json::from_str(&site.run(&["sessions", "list", "--json"]).out).unwrap();
+    let id = heads[0]["id"].as_str().unwrap();
+    assert_eq!((&heads[0]["title"], &heads[0]["model"]), (&json!("write a file with a fence"), &json!("script")));
+    assert!(site.run(&["sessions", "list"]).out.starts_with(id));
+    let shown = site.run(&["sessions", "show", id]).out;
+    for line in ["> write a file\n", "* write_file {", "Wrote it.\n", "  created  a.txt\n"] {
+        assert!(shown.contains(line), "no {line:?} in {shown}");
+    }
+    let exported: Value = serde_json::from_str(&site.run(&["sessions", "export", id]).out).unwrap();
+    let roles: Vec<&str> =
+        exported["entries"].as_array().unwrap().iter().map(|entry| entry["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "host"]);
+    let page = site.run(&["sessions", "export", id, "--format", "md"]).out;
+    assert!(page.starts_with("# write a file with a fence\n") && page.contains("created  a.txt"), "{page}");
+}
+
+#[test]
+fn sessions_of_a_workspace_are_not_those_of_another() {
+    let site = Site::new();
+    play(&site, &[text("hi")], &["hello"]);
+    let heads: Value = serde_json::from_str(&site.run(&["sessions", "list", "--json"]).out).unwrap();
+    let id = heads[0]["id"].as_str().unwrap();
+    let other = site.root().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let elsewhere =
+        |arguments: &[&str]| said(site.bare().args(arguments).arg("--workspace").arg(&other).output().unwrap());
+    assert_eq!(elsewhere(&["sessions", "list"]).out, "");
+    for arguments in [vec!["sessions", "show", id], vec!["sessions", "export", id]] {
+        let said = elsewhere(&arguments);
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");
+    }
+    let said = elsewhere(&["agent", "--script", "script.jsonl", "--resume", id, "-p", "hello"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("no session"), "{said:?}");
+}
+
+#[test]
+fn a_session_remembers_what_it_has_been_through() {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    let state = site.state.clone();
+    let config = site.root().join("agent.toml");
+    let rules = "[[rules]]\ndecision = \"allow\"\neffect = \"read\"\npath = \".env\"\nsecret = true\n";
+    std::fs::write(&config, rules).unwrap();
+    let arguments = ["--config", config.to_str().unwrap(), "look"];
+    let read = play(&site, &[call("read_file", json!({"path": ".env"})), text("seen")], &arguments);
+    assert_eq!(read.code, Some(0), "{read:?}");
+    let sessions = ringfence::sessions::Sessions::new(&state);
+    let directory = sessions_directory(&site);
+    let resumed = sessions.resume(&directory, None).unwrap();
+    assert!(resumed.bits.has(ringfence_kernel::Bit::ReadSecret), "{resumed:?}");
+}
+
+fn sessions_directory(site: &Site) -> String {
+    ringfence_fs::content_id(site.workspace.as_os_str().as_encoded_bytes())
+}
