@@ -166,7 +166,12 @@ impl Door {
             return Err(refusal);
         }
         parts.extensions.insert(visitor);
-        let answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
+        let ends_session = parts.method == Method::DELETE;
+        let mut answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
+        if ends_session && answer.status() == StatusCode::ACCEPTED {
+            // It is over, and clients take "accepted" for a failure.
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+        }
         Ok(answer.map(Body::new))
     }
 

@@ -159,7 +159,7 @@ impl<'a> Client<'a> {
         ];
         self.line.send("DELETE", &headers, "");
         let said = self.line.hear();
-        assert!(said.head.starts_with("http/1.1 2"), "{}", said.head);
+        assert!(said.head.starts_with("http/1.1 204"), "{}", said.head);
     }
 
     /// Sends a message on a connection, or on our own.
