@@ -20,13 +20,15 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock | screenshots
+                   bench search [DIR] | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
+                   screenshots
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point; installs Chromium
                for the tests of the page where it can
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
+  bench agent  the loop's own cost of a step, and the memory of a long session
   bench mcp    our MCP server and two others with the same client
   bench sandbox
                starting programs: bare, in our jail, in other sandboxes
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
             browser::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
+        ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),

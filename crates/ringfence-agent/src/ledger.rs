@@ -171,9 +171,11 @@ struct Open {
 }
 
 impl Tap {
-    /// Forgets what it heard: what comes from now on is another prompt's.
+    /// Forgets what it heard: what comes from now on is another prompt's. What is still under way then ends in it.
     pub fn begin(&self) {
-        *self.heard() = Heard::default();
+        let mut heard = self.heard();
+        let open = std::mem::take(&mut heard.open);
+        *heard = Heard { open, ..Heard::default() };
     }
 
     /// What was done since.

@@ -7,6 +7,7 @@
 //!
 //! Not here: asking (`ask.rs`), and making calls (`calls.rs`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::calls::MOST_CALLS;
 use crate::event::{Event, Front};
 use crate::history::{History, MemoryLost};
 use crate::ledger::Tap;
-use crate::message::Message;
+use crate::message::{Message, RequestedCall};
 use crate::model::{Answer, Finish, Model, Offered, Usage};
 use crate::outcome::{End, Outcome};
 use crate::pseudo;
@@ -174,9 +175,11 @@ impl Run<'_> {
             Finish::Stop | Finish::Calls | Finish::Other(_) => {}
         }
         if !calls.is_empty() {
-            self.history.push(Message::Assistant { text: text.clone(), calls: calls.clone() })?;
+            let calls = self.told_apart(calls);
+            self.history.push(Message::Assistant { text, calls: calls.clone() })?;
             if let Some(end) = self.make_calls(&calls).await {
-                return Ok(Next::Over(Ended { end, text }));
+                // What it said beside its calls is no answer.
+                return Ok(Next::Over(Ended::with(end)));
             }
             if calls_dropped > 0 {
                 let told = format!(
@@ -204,6 +207,24 @@ impl Run<'_> {
             return self.tell(NOT_A_CALL);
         }
         self.last_words(End::Answered, text)
+    }
+
+    /// The calls with an id each that no other one of the answer has.
+    fn told_apart(&self, mut calls: Vec<RequestedCall>) -> Vec<RequestedCall> {
+        let mut taken = BTreeSet::new();
+        for (number, call) in calls.iter_mut().enumerate() {
+            if call.id.is_empty() || !taken.insert(call.id.clone()) {
+                let mut id = format!("call-{}-{}", self.steps, number + 1);
+                while !taken.insert(id.clone()) {
+                    id.push('+');
+                }
+                self.hear(&Event::Note {
+                    text: &format!("a call of `{}` had no id of its own: it is `{id}` now", call.name),
+                });
+                call.id = id;
+            }
+        }
+        calls
     }
 
     /// An answer that was cut by a limit: nothing in it counts but what it says.

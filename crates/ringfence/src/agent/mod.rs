@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ringfence_agent::{Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap};
-use ringfence_kernel::{Approver, visible};
+use ringfence_kernel::{Approver, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
 use self::chat::Chat;
@@ -31,7 +31,7 @@ pub use self::open_model::NoModel;
 use self::open_model::open_model;
 use crate::agents_config::Provider;
 use crate::approve::{by_setting, nobody};
-use crate::cli::{Failure, warn_of};
+use crate::cli::{Failure, until_cancelled, warn_of};
 use crate::config::{Environment, Settings};
 pub use crate::sessions::SessionError;
 use crate::sessions::{Head, Resumed, Saved, Sessions};
@@ -57,6 +57,9 @@ pub(crate) struct AgentOptions {
     /// Go on with a session of this workspace: the last one, or the one that is named. The prompt is then given with `-p`.
     #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
+    /// Only say whether the model can be reached.
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume"])]
+    health: bool,
     /// Another model of the same provider.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -88,7 +91,7 @@ pub(crate) fn agent(
     options: AgentOptions,
     voice: Voice,
 ) -> Result<u8, Failure> {
-    let AgentOptions { prompt, prompt_flag, json, resume, model, script } = options;
+    let AgentOptions { prompt, prompt_flag, json, resume, health, model, script } = options;
     settings.model.model = model.or(settings.model.model);
     if let Some(script) = script {
         settings.model.script = Some(script);
@@ -97,6 +100,9 @@ pub(crate) fn agent(
     let model = open_model(&settings.model, environment)?;
     let Voice { out, err, at_terminal, can_talk } = voice;
     let (out, err) = (Writer::new(out), Writer::new(err));
+    if health {
+        return tell_health(model.as_ref(), &out, &err);
+    }
     let Some(prompt) = prompt.or(prompt_flag) else {
         return match can_talk && !json {
             true => Chat { settings, environment, out }.run(resume.as_deref()),
@@ -105,7 +111,10 @@ pub(crate) fn agent(
     };
     let (front, answers): (Arc<dyn Front>, Option<Writer>) = match json {
         true => (Arc::new(Lines(out)), None),
-        false => (Arc::new(Progress(err)), Some(out)),
+        false => {
+            let terminal = Some(Terminal::new(&settings.state, environment)).filter(Terminal::is_there);
+            (Arc::new(Progress { out: err, terminal }), Some(out))
+        }
     };
     let made = Making { settings, environment, model, front }.make(resume.as_deref())?;
     let outcome = one_prompt(made, &prompt)?;
@@ -115,6 +124,21 @@ pub(crate) fn agent(
         answers.put(&format!("{}\n", text.trim_end()));
     }
     Ok(exit_code(&outcome.end))
+}
+
+/// Whether the model can be had, told without a prompt.
+fn tell_health(model: &dyn Model, out: &Writer, err: &Writer) -> Result<u8, Failure> {
+    Ok(match until_cancelled(model.health())? {
+        Some(Ok(())) => {
+            out.put(&format!("ok: {}\n", visible_line(model.name())));
+            ANSWERED
+        }
+        Some(Err(error)) => {
+            err.put(&format!("ringfence: {}\n", visible(&error.message)));
+            NO_MODEL
+        }
+        None => CANCELLED,
+    })
 }
 
 fn exit_code(end: &End) -> u8 {
@@ -151,6 +175,11 @@ impl Making<'_> {
         let sessions = Sessions::new(&settings.state);
         let directory = crate::wire::directory_of(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
+        if let Some(Resumed { head, .. }) = &resumed
+            && head.dialect != settings.dialect.name()
+        {
+            return Err(SessionError::Dialect(head.id.clone(), head.dialect.clone()).into());
+        }
         let tap = Tap::default();
         let seat = Seat {
             resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.bits)),

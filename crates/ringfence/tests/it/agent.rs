@@ -1,6 +1,8 @@
 //! `ringfence agent` through the binary, with a model that plays a script.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -165,7 +167,7 @@ fn a_signal_cancels_and_leaves_a_session_that_goes_on() {
     let site = Site::new();
     let mut command = playing(&site, &[json!({"text": "I thi", "stall": true})], &["--json", "think"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     while !lines.next().unwrap().unwrap().contains("\"text\"") {}
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -237,4 +239,60 @@ fn a_session_remembers_what_it_has_been_through() {
 
 fn sessions_directory(site: &Site) -> String {
     ringfence_fs::content_id(site.workspace.as_os_str().as_encoded_bytes())
+}
+
+/// Cancels a program when it has said something; how long it took until the run was over.
+fn cancelled_program(site: &Site) -> Duration {
+    let program = json!({"language": "bash", "code": "touch made; echo started; sleep 1000 & sleep 1000"});
+    let mut command = playing(site, &[call("run_code", program)], &["--json", "run it"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut seen = Vec::new();
+    while !seen.last().is_some_and(|line: &String| line.contains("\"output\"")) {
+        seen.push(lines.next().unwrap_or_else(|| panic!("it never started: {seen:?}")));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    let sent = Instant::now();
+    let rest: Vec<String> = lines.collect();
+    let took = sent.elapsed();
+    assert!(rest.iter().any(|line| line.contains("CANCELLED")), "{rest:?}");
+    assert!(rest.last().unwrap().contains("\"end\":\"cancelled\""), "{rest:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!site.workspace.join("made").exists(), "what it made was kept");
+    took
+}
+
+#[test]
+fn a_running_program_is_ended_at_once() {
+    let site = Site::new();
+    // On a busy machine a thread may wait for its turn, so one of a few has to be in time.
+    let took: Vec<Duration> = (0..5).map(|_| cancelled_program(&site)).collect();
+    assert!(took.iter().any(|took| *took <= Duration::from_millis(100)), "{took:?}");
+}
+
+#[test]
+fn the_health_of_the_model_is_told_without_a_prompt() {
+    let site = Site::new();
+    let said = play(&site, &[], &["--health"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "ok: script\n"));
+}
+
+#[test]
+fn a_session_goes_on_in_its_own_dialect_and_in_one_process_at_a_time() {
+    let site = Site::new();
+    play(&site, &[text("hi")], &["--dialect", "miniclaw", "hello"]);
+    let said = play(&site, &[text("hi")], &["--resume", "-p", "hello"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("add `--dialect miniclaw`"), "{said:?}");
+    let mut command = playing(&site, &[json!({"text": "I thi", "stall": true})], &["--json", "think"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next().unwrap().unwrap().contains("\"text\"") {}
+    let said = play(&site, &[text("hi")], &["--resume", "-p", "hello"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("at work in another process"), "{said:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = play(&site, &[text("Here I am.")], &["--resume", "-p", "hello"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "Here I am.\n"), "{said:?}");
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
 
 mod agent;
+mod agent_chat;
 mod agent_crash;
 mod api;
 mod api_client;

@@ -19,13 +19,13 @@ use crate::runs::Run;
 use crate::site::{PROGRAM, Said, Site, said};
 
 /// The last line of the dialog.
-const ASKED: &str = "[?] help";
+pub(crate) const ASKED: &str = "[?] help";
 
 /// A terminal with the program on it. Its standard output is a pipe, as in a script.
-struct Seat {
-    master: File,
+pub(crate) struct Seat {
+    pub(crate) master: File,
     slave: File,
-    child: Child,
+    pub(crate) child: Child,
     /// What the screen was sent.
     seen: String,
     /// How far it was looked at.
@@ -33,7 +33,7 @@ struct Seat {
 }
 
 /// A terminal that nobody uses yet.
-fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -61,7 +61,7 @@ impl Seat {
         Self::started(terminal, Self::command(site, arguments))
     }
 
-    fn command(site: &Site, arguments: &[&str]) -> Command {
+    pub(crate) fn command(site: &Site, arguments: &[&str]) -> Command {
         // The program gets a session of its own, and the terminal on its standard input as the one of that session.
         let mut command = site.program_at_terminal("setsid");
         command.arg("--ctty").arg(PROGRAM).args(arguments).arg("--workspace").arg(&site.workspace);
@@ -75,9 +75,16 @@ impl Seat {
         Self { master, slave, child, seen: String::new(), looked: 0 }
     }
 
+    /// The program with everything that it prints on the terminal.
+    pub(crate) fn all_on_screen((master, slave): (File, File), mut command: Command) -> Self {
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        Self { master, slave, child, seen: String::new(), looked: 0 }
+    }
+
     /// Reads the screen until this is on it, after what was waited for before.
     #[track_caller]
-    fn until(&mut self, text: &str) {
+    pub(crate) fn until(&mut self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             if let Some(at) = self.seen[self.looked..].find(text) {
@@ -95,13 +102,13 @@ impl Seat {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
     /// The end of the program. The terminal must be as it was.
     #[track_caller]
-    fn end(self) -> Said {
+    pub(crate) fn end(self) -> Said {
         let said = said(self.child.wait_with_output().unwrap());
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG), "{modes:?}");

@@ -1,0 +1,192 @@
+//! Talking with the agent in a real pseudo-terminal, key by key; and cancelling whatever it does.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::{call, playing, text};
+use crate::site::Site;
+use crate::terminal::{ASKED, Seat, terminal};
+
+fn seat(site: &Site, answers: &[Value], options: &[&str]) -> Seat {
+    drop(playing(site, answers, &[]));
+    let mut arguments = vec!["agent", "--script", "script.jsonl"];
+    arguments.extend(options);
+    let mut command = Seat::command(site, &arguments);
+    command.env("TERM", "xterm").env("NO_COLOR", "1");
+    let mut seat = Seat::all_on_screen(terminal(), command);
+    seat.until("/help says what can be typed");
+    seat.until("> ");
+    seat
+}
+
+fn write(path: &str, content: &str) -> Value {
+    call("write_file", json!({"path": path, "content": content}))
+}
+
+#[test]
+fn a_prompt_is_worked_on_and_taken_back() {
+    let site = Site::new();
+    let mut seat = seat(&site, &[write("a.txt", "hello\n"), text("I wrote **a.txt**.")], &[]);
+    seat.press("write a filx\x7fe\r");
+    seat.until("* write_file a.txt");
+    seat.until("+ hello");
+    seat.until("ok (");
+    seat.until("I wrote **a.txt**.");
+    seat.until("created  a.txt");
+    seat.until("2 step(s)");
+    seat.until("> ");
+    assert_eq!(site.read("a.txt"), "hello\n");
+    seat.press("/log\r");
+    seat.until("write_file");
+    seat.until("> ");
+    seat.press("/undo\r");
+    seat.until("took back");
+    seat.until("> ");
+    assert!(!site.workspace.join("a.txt").exists());
+    seat.press("/undo\r");
+    seat.until("nothing that could be taken back");
+    seat.until("> ");
+    seat.press("\x04");
+    assert_eq!(seat.end().code, Some(0));
+    let heads: Value = serde_json::from_str(&site.run(&["sessions", "list", "--json"]).out).unwrap();
+    assert_eq!(heads[0]["title"], "write a file");
+}
+
+#[test]
+fn what_begins_with_a_slash_is_never_a_prompt() {
+    let site = Site::new();
+    let mut seat = seat(&site, &[], &[]);
+    for (typed, shown) in [
+        ("/help", "begin a new session"),
+        ("/tools", "read_file"),
+        ("/model", "script"),
+        ("/nonsense", "there is no /nonsense"),
+        ("/log", "nothing was changed"),
+    ] {
+        seat.press(&format!("{typed}\r"));
+        seat.until(shown);
+        seat.until("> ");
+    }
+    seat.press("/clear\r");
+    seat.until("/help says what can be typed");
+    seat.until("> ");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn somebody_is_asked_in_place() {
+    let site = Site::new();
+    site.write("notes.md", "old\n");
+    let mut seat = seat(&site, &[write("notes.md", "new\n"), text("Changed.")], &[]);
+    seat.press("change it\r");
+    seat.until("* write_file notes.md");
+    seat.until("this would overwrite `notes.md`");
+    seat.until(ASKED);
+    seat.press("y");
+    seat.until("write_file: allowed");
+    seat.until("Changed.");
+    seat.until("> ");
+    assert_eq!(site.read("notes.md"), "new\n");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn an_interrupt_cancels_and_a_second_one_leaves() {
+    let site = Site::new();
+    let mut seat = seat(&site, &[json!({"text": "I am thinking ", "stall": true})], &[]);
+    seat.press("think\r");
+    seat.until("I am thinking");
+    let pressed = Instant::now();
+    seat.press("\x03");
+    seat.until("ended: cancelled");
+    assert!(pressed.elapsed() < Duration::from_secs(2), "{:?}", pressed.elapsed());
+    seat.until("> ");
+    seat.press("\x03");
+    assert_eq!(seat.end().code, Some(130));
+}
+
+#[test]
+fn at_the_prompt_the_first_interrupt_is_only_said() {
+    let site = Site::new();
+    let mut seat = seat(&site, &[text("Hi.")], &[]);
+    seat.press("half a li\x03");
+    seat.until("once more to leave");
+    seat.until("> ");
+    seat.press("hello\r");
+    seat.until("Hi.");
+    seat.until("> ");
+    seat.press("\x03");
+    seat.until("once more to leave");
+    seat.until("> ");
+    seat.press("\x03");
+    assert_eq!(seat.end().code, Some(130));
+}
+
+#[test]
+fn an_interrupt_withdraws_a_question_and_the_conversation_goes_on() {
+    let site = Site::new();
+    site.write("notes.md", "old\n");
+    let mut seat = seat(&site, &[write("notes.md", "new\n"), text("Still here.")], &[]);
+    seat.press("change it\r");
+    seat.until(ASKED);
+    seat.press("\x03");
+    seat.until("ended: cancelled");
+    seat.until("> ");
+    assert_eq!(site.read("notes.md"), "old\n");
+    seat.press("are you there?\r");
+    seat.until("Still here.");
+    seat.until("> ");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn one_that_goes_in_circles_asks_whether_to_go_on() {
+    let site = Site::new();
+    let read = || call("read_file", json!({"path": "nowhere"}));
+    let mut seat = seat(&site, &[read(), read(), read(), text("I give up.")], &[]);
+    seat.press("look\r");
+    seat.until("3 times in a row");
+    seat.until("let it go on? [yes/no]");
+    seat.press("yes\r");
+    seat.until("I give up.");
+    seat.until("> ");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn a_session_goes_on_where_it_was() {
+    let site = Site::new();
+    let mut first = seat(&site, &[text("Hello.")], &[]);
+    first.press("hi\r");
+    first.until("Hello.");
+    first.until("> ");
+    first.press("/quit\r");
+    assert_eq!(first.end().code, Some(0));
+    drop(playing(&site, &[text("Hello again.")], &[]));
+    let mut command = Seat::command(&site, &["agent", "--script", "script.jsonl", "--resume"]);
+    command.env("TERM", "xterm").env("NO_COLOR", "1");
+    let mut seat = Seat::all_on_screen(terminal(), command);
+    seat.until("which has 2 messages");
+    seat.until("> ");
+    seat.press("me again\r");
+    seat.until("Hello again.");
+    seat.until("> ");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
+
+#[test]
+fn what_would_steer_the_terminal_is_shown_as_what_it_is() {
+    let site = Site::new();
+    let mut seat = seat(&site, &[text("\u{1b}[2Jgone\u{202e}"), text("x")], &[]);
+    seat.press("hi\r");
+    seat.until("\\u{1b}[2Jgone\\u{202e}");
+    seat.until("> ");
+    seat.press("/quit\r");
+    assert_eq!(seat.end().code, Some(0));
+}
