@@ -3,6 +3,7 @@
 mod asking;
 mod bodies;
 mod inward;
+mod leaving;
 mod searching;
 mod tls;
 mod world;

@@ -9,7 +9,11 @@ use crate::site::{Said, Site, said};
 
 /// A server that answers each request with this, until the test ends.
 fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    serve_at("127.0.0.1", answer)
+}
+
+fn serve_at(address: &str, answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind((address, 0)).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -77,4 +81,67 @@ fn a_search_goes_to_the_engine_that_the_config_names() {
     configure(&site, &format!("[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n"));
     let value = call(&site, "web_search", &json!({"query": "ring fence"})).value();
     assert_eq!(value["results"], json!([{"title": "A", "url": "https://a.org/", "snippet": "b"}]));
+}
+
+/// What a program in the jail reaches with these hosts granted.
+const REACHES: &str = r#"
+import os, socket, sys, urllib.error, urllib.request
+def reach(url):
+    try:
+        return urllib.request.urlopen(url, timeout=10).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"refused {error.code}"
+    except Exception as error:
+        return f"nothing ({type(error).__name__})"
+granted, other = sys.argv[1:]
+print(reach(f"http://{granted}/a"))
+print(reach(f"http://{other}/a"))
+print(reach("http://169.254.169.254/latest/meta-data/"))
+host, port = granted.split(":")
+try:
+    socket.create_connection((host, int(port)), timeout=5)
+    print("around the proxy")
+except OSError as error:
+    print("no way around")
+"#;
+
+#[test]
+fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
+    // Not the address that programs keep for themselves.
+    let [granted, other] = ["granted", "other"].map(|name| serve_at("127.0.0.2", move |_| page("text/plain", name)));
+    let site = Site::new();
+    let config = format!("[web]\nallow_private = [\"{granted}\", \"{other}\"]\n");
+    configure(&site, &config);
+    let mut program = json!({
+        "language": "python", "code": REACHES, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
+    });
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
+    configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n"));
+    let value = call(&site, "run_code", &program).value();
+    assert_eq!(value["stdout"], "granted\nrefused 403\nrefused 403\nno way around\n", "{value}");
+    let recorded = audit_of(&site);
+    let reached = |place: &str, ok: bool| {
+        let of_place = |line: &&Value| line["moment"] == "reached" && line["touches"][0]["path"] == place;
+        recorded.iter().filter(of_place).any(|line| line["ok"] == ok)
+    };
+    assert!(reached(&granted.to_string(), true) && reached(&other.to_string(), false), "{recorded:?}");
+    assert!(reached("169.254.169.254", false), "{recorded:?}");
+    // Where a rule means a part of a host, nobody knows which part an encrypted connection is for.
+    configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}/a\"\n"));
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
+    program["network"] = json!([]);
+    let value = call(&site, "run_code", &program).value();
+    assert!(value["stdout"].as_str().unwrap().starts_with("nothing (URLError)\n"), "{value}");
+    program["network"] = json!(["http://x/"]);
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "INVALID_ARGS");
+}
+
+/// Every line of the audit log.
+fn audit_of(site: &Site) -> Vec<Value> {
+    let mut lines = Vec::new();
+    for entry in std::fs::read_dir(site.state.join("audit")).unwrap() {
+        let text = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        lines.extend(String::from_utf8_lossy(&text).lines().filter_map(|line| serde_json::from_str(line).ok()));
+    }
+    lines
 }
