@@ -1,7 +1,8 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `mcp-clients` and
 //! `conformance`.
 //!
-//! They install nothing that cargo does not, but for what the last two need, which goes below `target`.
+//! They install nothing that cargo does not, but for what the last two need, which goes below `target`, and for the search
+//! engine that `test --full` asks, where it is root who runs it.
 
 mod bench_builds;
 mod bench_mcp;
@@ -9,6 +10,7 @@ mod bench_search;
 mod conformance;
 mod mcp_clients;
 mod mutants;
+mod searxng;
 #[cfg(test)]
 mod tidy;
 
@@ -20,7 +22,7 @@ const USAGE: &str =
                    bench search [DIR] | bench mcp | mutants | mcp-clients | conformance
 
   test         format, lints, every test, doc tests
-  test --full  the same with long races, many property cases and every crash point
+  test --full  the same with long races, many property cases, every crash point and a real search engine
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench mcp    our MCP server and two others with the same client
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(&[]),
         ["test", "--full"] => {
+            searxng::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["bench", "mcp"] => bench_mcp::run(),

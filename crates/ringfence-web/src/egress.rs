@@ -265,7 +265,10 @@ impl Desk {
     async fn recorded(&self, touch: Touch, refused: Option<ToolError>) -> Result<(), Closed> {
         let closed = || Closed::Refused("the run is over, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
-        let attempt = Attempt::new(touch, refused, move || drop(go.send(())));
+        let attempt = Attempt::new(touch, refused, move || {
+            // Nobody may wait for it any more.
+            let _ = go.send(());
+        });
         self.asks.lock().unwrap_or_else(PoisonError::into_inner).send(attempt).map_err(|_| closed())?;
         goes.await.map_err(|_| closed())
     }

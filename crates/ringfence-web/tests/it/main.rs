@@ -5,5 +5,6 @@ mod bodies;
 mod inward;
 mod leaving;
 mod searching;
+mod searxng;
 mod tls;
 mod world;
