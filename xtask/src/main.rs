@@ -1,8 +1,8 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
 //! `conformance` and `llmock`.
 //!
-//! They install nothing that cargo does not, but for what the last three need, which goes below `target`, and for the
-//! browser that `test --full` and `screenshots` want (`browser.rs`).
+//! They install nothing that cargo does not, but for what the last three need, which goes below `target`, for the browser
+//! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
 
 mod bench_builds;
 mod bench_mcp;
@@ -12,6 +12,7 @@ mod conformance;
 mod llmock;
 mod mcp_clients;
 mod mutants;
+mod searxng;
 #[cfg(test)]
 mod tidy;
 
@@ -24,8 +25,8 @@ const USAGE: &str =
                    screenshots
 
   test         format, lints, every test, doc tests
-  test --full  the same with long races, many property cases and every crash point; installs Chromium
-               for the tests of the page where it can
+  test --full  the same with long races, many property cases, every crash point, a real search engine and a real
+               browser, which it installs where it can
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench agent  the loop's own cost of a step, and the memory of a long session
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["test"] => test(&[]),
         ["test", "--full"] => {
             browser::install();
+            searxng::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),

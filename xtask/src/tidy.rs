@@ -102,6 +102,12 @@ fn workspaces_are_trusted_and_sessions_resumed_by_who_is_in_charge_and_nowhere_e
 }
 
 #[test]
+fn connections_are_opened_in_one_file() {
+    let opened = files_with("crates/ringfence-web/src", &["TcpStream::connect", "UdpSocket", "to_socket_addrs"]);
+    assert_eq!(opened, ["crates/ringfence-web/src/net.rs"]);
+}
+
+#[test]
 fn programs_are_started_in_one_file() {
     assert_eq!(files_with("crates/ringfence/src", &["Command::new("]), ["crates/ringfence/src/launch.rs"]);
 }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::tool::Road;
 use crate::{
-    Abandon, Bit, Context, ErrorKind, Host, Pace, Policy, Progress, Question, Scope, Session, Signal, ToolCall,
-    ToolError, Touch, Verdict,
+    Abandon, AuditLost, Bit, Context, ErrorKind, Host, Pace, Policy, Progress, Question, Scope, Session, Signal,
+    ToolCall, ToolError, Touch, Verdict,
 };
 
 /// What would be decided about a call, and about everything that it would touch.
@@ -95,4 +95,8 @@ impl Road for Looking<'_> {
     fn raise(&self, _: Bit) {}
 
     fn report(&self, _: &Progress<'_>) {}
+
+    fn reached(&self, _: &Touch, _: Option<&ToolError>) -> Result<(), AuditLost> {
+        Ok(())
+    }
 }

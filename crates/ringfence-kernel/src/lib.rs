@@ -68,4 +68,4 @@ pub use tool::{
     CODE, Context, Effect, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, SEARCH, Tool, Touch, Verb,
 };
 pub use visible::{visible, visible_line};
-pub use workspace::{ChangeKind, ChangedPath, Changes, Egress, Shown, View, Workspace};
+pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};

@@ -29,6 +29,8 @@ pub struct Record<'a> {
 pub enum Moment<'a> {
     /// It is about to run; `rule` let it, or somebody whom `rule` wanted to be asked. A quick attempt that turned out to have to wait is begun once more.
     Begin { rule: &'a str, layer: Layer, approved: Option<&'a Approval>, change: &'a str },
+    /// While it runs, it is about to reach what it touches, such as a host that its program asks for; or may not.
+    Reached { refused: Option<&'a ToolError> },
     /// It ran, and this is how it ended.
     End { error: Option<&'a ToolError>, reply: &'a str, duration: Duration },
     /// It never ran.

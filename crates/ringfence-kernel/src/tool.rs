@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::sensitive::{Sensitivity, sensitivity};
-use crate::{Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
+use crate::{AuditLost, Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
 pub trait Tool: Send + Sync + 'static {
@@ -281,6 +281,7 @@ pub(crate) trait Road: std::fmt::Debug {
     fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict;
     fn raise(&self, bit: Bit);
     fn report(&self, progress: &Progress<'_>);
+    fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), AuditLost>;
 }
 
 /// What a call has to say before it ends.
@@ -329,6 +330,12 @@ impl<'a> Context<'a> {
         if let Some(road) = self.road {
             road.report(progress);
         }
+    }
+
+    /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
+    pub fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), ToolError> {
+        let lost = |_| ToolError::new(ErrorKind::Internal, "the audit log cannot be written");
+        self.road.map_or(Ok(()), |road| road.reached(touch, refused)).map_err(lost)
     }
 
     #[must_use]

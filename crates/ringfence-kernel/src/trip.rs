@@ -442,6 +442,10 @@ impl Road for Trip {
             listener.hear(progress);
         }
     }
+
+    fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), AuditLost> {
+        self.record(std::slice::from_ref(touch), Moment::Reached { refused })
+    }
 }
 
 /// What the policy refuses.

@@ -92,6 +92,44 @@ pub enum ChangeKind {
 
 /// The way out to the network that a program may be granted.
 pub trait Egress: Send + Sync + fmt::Debug {
-    /// A connected socket that speaks for the program to these hosts (`host` or `host:port`), and to no others.
-    fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<OwnedFd, ToolError>;
+    /// A way to these hosts (`host:port` each), and to no others.
+    fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<Box<dyn Way>, ToolError>;
+}
+
+/// A way out that is open as long as this is there.
+pub trait Way: Send + fmt::Debug {
+    /// What the jail gets, once: a socket on which it hands over the socket that it listens on for its programs. When all
+    /// copies of it are closed, so is the way.
+    fn socket(&mut self) -> Option<OwnedFd>;
+
+    /// The next connection that waits to be made. Whoever runs the call records it, and then lets it go ahead.
+    fn next(&self) -> Option<Attempt>;
+}
+
+/// A connection that a program wants.
+pub struct Attempt {
+    pub touch: Touch,
+    /// Why it is not made. It is recorded all the same.
+    pub refused: Option<ToolError>,
+    go: Box<dyn FnOnce() + Send>,
+}
+
+impl Attempt {
+    /// `go` is called when it was recorded.
+    pub fn new(touch: Touch, refused: Option<ToolError>, go: impl FnOnce() + Send + 'static) -> Self {
+        Self { touch, refused, go: Box::new(go) }
+    }
+
+    /// Records it, and lets it go ahead. What cannot be recorded is not made.
+    pub fn record(self, cx: &Context<'_>) {
+        if cx.reached(&self.touch, self.refused.as_ref()).is_ok() {
+            (self.go)();
+        }
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt").field("touch", &self.touch).field("refused", &self.refused).finish_non_exhaustive()
+    }
 }

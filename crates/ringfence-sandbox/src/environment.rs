@@ -100,6 +100,23 @@ pub enum EnvironmentError {
     Starts(String),
 }
 
+/// Where programs find the way out, inside the jail.
+pub(crate) const PROXY_PORT: u16 = 3128;
+
+/// The caller's variables, and where there is a way out, those by which programs know it.
+pub(crate) fn told(caller: &BTreeMap<String, String>, has_egress: bool) -> BTreeMap<String, String> {
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    let names = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
+    let own = [("no_proxy", "localhost,127.0.0.1,::1"), ("NO_PROXY", "localhost,127.0.0.1,::1")];
+    let all = names.map(|name| (name, proxy.as_str())).into_iter().chain(own);
+    let mut told: BTreeMap<String, String> = match has_egress {
+        true => all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        false => BTreeMap::new(),
+    };
+    told.extend(caller.clone());
+    told
+}
+
 /// All variables of a run, as the kernel takes them.
 pub(crate) fn fixed(
     caller: &BTreeMap<String, String>,

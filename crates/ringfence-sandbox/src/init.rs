@@ -7,6 +7,7 @@
 //! Not here: timeouts and cancelling. The host kills this process for that, and the kernel everything below it.
 
 use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::bwrap::Backend;
 use crate::claim::{self, Layer};
+use crate::environment::PROXY_PORT;
 use crate::filter::Filter;
 use crate::jail::{self, Furnished};
 use crate::lockdown::{self, drop_capabilities};
@@ -80,10 +82,12 @@ impl Ready {
     }
 
     /// One order, with its descriptors: the order itself, and those that it says.
-    fn run(&self, descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
+    fn run(&self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
         let failed = || Step::Order.failed::<Errno>();
+        let order = Order::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
+        // Open until this process ends, and the way with it.
+        let _way = if order.egress { open_way(descriptors.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
-        let order = Order::read(text).map_err(failed())?;
         claim::bring_in(&order, shown, &self.layer, &self.furnished.hall)?;
         // If it is not there any more, it said why.
         let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
@@ -99,6 +103,15 @@ impl Ready {
         let count = if self.furnished.proc { Count::Own } else { Count::Above(&self.furnished.above) };
         Ok(reap(self.program, &self.ended, &Bounds::of(&order, count)))
     }
+}
+
+/// Listens for the jail's programs, and hands over the socket to whoever speaks for them outside.
+fn open_way(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Trouble> {
+    let socket = socket.ok_or(Errno::BADMSG).map_err(Step::Egress.failed())?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT)).map_err(|cause| Step::Egress.failed_with(&cause))?;
+    sys::send(socket.as_fd(), b"l", &[listener.as_fd()]).map_err(Step::Egress.failed())?;
+    Ok(Some(socket))
 }
 
 /// True once the program runs, behind every wall; false, if there is no such program.

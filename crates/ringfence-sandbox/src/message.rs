@@ -139,6 +139,7 @@ steps! {
     Capabilities = "drop its capabilities",
     Seccomp = "set its system call filter",
     Bwrap = "have bwrap build it",
+    Egress = "open its way out",
 }
 
 impl Step {
@@ -182,8 +183,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, and one
-/// for each of `shown`.
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one
+/// for each of `shown`, and that of the way out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<OsString>,
@@ -195,6 +196,8 @@ pub(crate) struct Order {
     pub(crate) shown: Vec<ShownDirectory>,
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_kept: bool,
+    /// Whether there is a way out; its socket is the last descriptor.
+    pub(crate) egress: bool,
 }
 
 /// One directory of the view.
@@ -305,7 +308,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.flag(self.memory_kept);
+        text.flag(self.memory_kept).flag(self.egress);
         memory_file(&text.0)
     }
 
@@ -327,6 +330,7 @@ impl Order {
                 })
             })?,
             memory_kept: reader.flag()?,
+            egress: reader.flag()?,
         })
     }
 }

@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::{
-    Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
-    Place, Plan, Preview, Progress, Registry, Ticket, Tool, ToolError, Touch, Verb, Workspace,
+    Bit, Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
+    Place, Plan, Preview, Progress, Registry, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
+use crate::denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
 use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 use crate::limits::JailLimits;
 use crate::sandbox::{Sandbox, Settings};
@@ -45,7 +45,7 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
 }
 
 /// Runs Python or bash code in a jail. The code sees the workspace as its working directory, the system's programs, and
-/// nothing else: no network, no other files. What it changes in the workspace is kept as one change that `undo` takes
+/// nothing else: no other files, and no network but the hosts that `network` lists. What it changes in the workspace is kept as one change that `undo` takes
 /// back, if it ends by itself, with whatever exit code. Standard input is empty. Everything outside `/workspace` and
 /// `/tmp` is read-only, and `/tmp` is empty again in the next run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -63,7 +63,9 @@ struct StandardArgs {
     env: BTreeMap<String, String>,
     /// Seconds that it may run.
     timeout: Option<f64>,
-    /// Hosts that it needs to reach, such as `pypi.org` or `pypi.org:443`. Without them there is no network.
+    /// Hosts that it needs to reach, such as `pypi.org` (port 443) or `pypi.org:80`. Without them there is no network. They are
+    /// reached by HTTP and HTTPS through the proxy that `HTTP_PROXY` and `HTTPS_PROXY` name, which most programs use by
+    /// themselves.
     #[serde(default)]
     network: Vec<String>,
     /// `auto` keeps changes as far as the policy allows, `review` asks a person first, `discard` drops them.
@@ -135,7 +137,21 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn touches(&self) -> Vec<Touch> {
+    /// Where the program may connect to, each with its port.
+    fn hosts(&self) -> Result<Vec<String>, ToolError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+        let host = |host: &String| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            match host.chars().all(plain) {
+                true if has_port => Ok(host.clone()),
+                true => Ok(format!("{host}:443")),
+                false => Err(ToolError::invalid("network", "must list hosts such as `pypi.org` or `pypi.org:80`")),
+            }
+        };
+        self.network.iter().map(host).collect()
+    }
+
+    fn touches(&self) -> Result<Vec<Touch>, ToolError> {
         let touch = |verb, mount: &str, path: &str| Touch {
             verb,
             place: Place {
@@ -145,12 +161,9 @@ impl Program {
                 ..Place::default()
             },
         };
-        let host = |host: &String| {
-            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            touch(Verb::Fetch, NET, &if has_port { host.clone() } else { format!("{host}:443") })
-        };
         let run = touch(Verb::Run, CODE, self.language.name());
-        std::iter::once(run).chain(self.network.iter().map(host)).collect()
+        let hosts = self.hosts()?;
+        Ok(std::iter::once(run).chain(hosts.iter().map(|host| touch(Verb::Fetch, NET, host))).collect())
     }
 
     fn limits(&self, limits: &Limits) -> Result<JailLimits, ToolError> {
@@ -323,7 +336,7 @@ impl Tool for RunCode {
             let message = "programs have no network here; run it without `network`";
             return Err(ToolError::new(ErrorKind::Unavailable, message));
         }
-        Ok(Plan { touches: program.touches(), work: Work::Start(Box::new(program), limits) })
+        Ok(Plan { touches: program.touches()?, work: Work::Start(Box::new(program), limits) })
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
@@ -397,7 +410,7 @@ impl RunCode {
     fn start(&self, program: &Program, limits: JailLimits, cx: &Context<'_>) -> Result<Report, ToolError> {
         let sandbox = self.sandbox()?;
         let view = self.jail.workspace.view(cx)?;
-        let egress = match (&self.jail.egress, program.network.as_slice()) {
+        let mut way = match (&self.jail.egress, program.hosts()?.as_slice()) {
             (_, []) | (None, _) => None,
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
@@ -409,12 +422,14 @@ impl RunCode {
             limits,
             view: &view,
             toolchains: &self.jail.toolchains,
-            egress,
+            egress: way.as_mut().and_then(|way| way.socket()),
         };
-        let mut ended = sandbox.run(&job, &Keeper { cx }).map_err(|failure| failed(&failure))?;
+        let mut ended = sandbox.run(&job, &Keeper { cx, way: way.as_deref() }).map_err(|failure| failed(&failure))?;
         let upper = ended.upper.take();
         let limits = &job.limits;
-        let printed = Printed::of(&ended, limits);
+        let mut printed = Printed::of(&ended, limits);
+        // Who has a network is not told that there is none.
+        printed.denied = printed.denied.filter(|denied| job.egress.is_none() || denied.wall != Barrier::Network);
         let report = match cut_short(&ended, limits) {
             Some(error) => return Err(printed.explain(error)),
             None => Report::new(printed, ended.exit_code),
@@ -515,9 +530,10 @@ impl Report {
     }
 }
 
-/// Tells the caller what a program prints, and the jail when nobody waits any more.
+/// Tells the caller what a program prints, records where it connects to, and tells the jail when nobody waits any more.
 struct Keeper<'a> {
     cx: &'a Context<'a>,
+    way: Option<&'a dyn Way>,
 }
 
 impl Watch for Keeper<'_> {
@@ -526,6 +542,11 @@ impl Watch for Keeper<'_> {
     }
 
     fn stopped(&self) -> bool {
+        while let Some(attempt) = self.way.and_then(|way| way.next()) {
+            // What the program hears there, strangers say.
+            self.cx.raise(Bit::SawUntrusted);
+            attempt.record(self.cx);
+        }
         self.cx.check().is_err()
     }
 }

@@ -94,9 +94,6 @@ impl Sandbox {
 
     /// Runs a program to its end, and to the end of all that it started.
     pub fn run(&self, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
-        if job.egress.is_some() {
-            return Err(Failure::unavailable("there is no network in a jail yet", "run without network"));
-        }
         let warden = self.warden()?;
         let result = self.run_under(&warden, job, watch);
         if matches!(result, Err(Failure::Lost(_))) && warden.is_gone() {
@@ -109,7 +106,7 @@ impl Sandbox {
     }
 
     fn run_under(&self, warden: &Warden, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
-        let env = environment::fixed(&job.env, job.toolchains)?;
+        let env = environment::fixed(&environment::told(&job.env, job.egress.is_some()), job.toolchains)?;
         let (places, identity) = self.places(warden, job)?;
         let jail = warden.claim(identity, shown_by(job.toolchains), &job.limits)?;
         let order = order(job, env, &places, jail.has_cgroup());
@@ -201,6 +198,7 @@ fn run_in(
     let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
     descriptors.extend(places.iter().map(Place::descriptor));
+    descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
     if descriptors.len() >= sys::MOST_DESCRIPTORS {
         return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
@@ -227,6 +225,7 @@ fn order(job: &Job<'_>, env: Vec<CString>, places: &[Place<'_>], memory_kept: bo
         limits: job.limits.clone(),
         shown: views.zip(places).map(|(shown, place)| described(shown, place)).collect::<Result<_, _>>()?,
         memory_kept,
+        egress: job.egress.is_some(),
     })
 }
 

@@ -7,8 +7,10 @@ mod address;
 mod call;
 mod client;
 mod decompress;
+mod egress;
 mod engine;
 mod error;
+mod hello;
 mod html;
 mod net;
 mod page;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 
 use ringfence_kernel::{NameTaken, Registry};
 
+pub use egress::Proxy;
 pub use engine::{Engine, Key, Kind};
 pub use net::{Net, Resolver, SystemResolver, Trust};
 pub use target::PrivateHosts;

@@ -47,6 +47,7 @@ struct WebFetch {
 struct StandardArgs {
     /// Such as `https://docs.rs/serde/latest/serde/`.
     url: String,
+    /// How it is asked.
     #[serde(default)]
     method: Verbed,
     /// Request headers.

@@ -15,12 +15,12 @@ use ringfence_fs::{
 };
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
-    Dialect, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule, Session,
-    Store as _, StoreLost, ToolError, Word,
+    Dialect, Egress, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule,
+    Session, Store as _, StoreLost, ToolError, Word,
 };
 
 use ringfence_sandbox::{Jail, Toolchain};
-use ringfence_web::Net;
+use ringfence_web::{Net, Proxy};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
@@ -211,10 +211,10 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     guard_workflow(&mut fence, &settings, run.as_deref())?;
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
-    if let Some(jail) = jail(&fence, &settings, environment) {
+    let net = Arc::new(Net::of_system(settings.web.private.clone()));
+    if let Some(jail) = jail(&fence, &settings, environment, &net) {
         ringfence_sandbox::register(&mut registry, jail)?;
     }
-    let net = Arc::new(Net::of_system(settings.web.private.clone()));
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
@@ -331,7 +331,7 @@ fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) 
 }
 
 /// Where programs run on the workspace. The first one starts it.
-fn jail(fence: &Fence, settings: &Settings, environment: &Environment) -> Option<Jail> {
+fn jail(fence: &Fence, settings: &Settings, environment: &Environment, net: &Arc<Net>) -> Option<Jail> {
     let RunCode { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
     let home = environment.home.as_deref().filter(|_| *detect_toolchains);
     let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
@@ -342,7 +342,9 @@ fn jail(fence: &Fence, settings: &Settings, environment: &Environment) -> Option
         toolchains: toolchains.clone(),
         fallback: *fallback,
     };
-    Some(Jail { workspace: fence.workspace(workspace_alias(settings))?, settings: jails, toolchains, egress: None })
+    let egress: Arc<dyn Egress> = Arc::new(Proxy::new(Arc::clone(net)));
+    let workspace = fence.workspace(workspace_alias(settings))?;
+    Some(Jail { workspace, settings: jails, toolchains, egress: Some(egress) })
 }
 
 const fn workspace_alias(settings: &Settings) -> &'static str {

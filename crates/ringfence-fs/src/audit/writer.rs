@@ -400,6 +400,12 @@ impl<'a> Line<'a> {
                 line.arguments = Some(sum(record.arguments));
                 return line;
             }
+            Moment::Reached { refused } => {
+                line.moment = "reached";
+                line.ok = Some(refused.is_none());
+                line.error = refused.map(|error| session.dialect.error_name(error));
+                return line;
+            }
             Moment::End { error, reply, duration } => ("end", *error, reply, duration),
             Moment::Refused { error, reply, duration } => {
                 line.arguments = Some(sum(record.arguments));

@@ -40,6 +40,8 @@ impl AuditSink for Trace {
     fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
         let line = match &record.moment {
             Moment::Begin { .. } => "begin".to_owned(),
+            Moment::Reached { refused: None } => "reached".to_owned(),
+            Moment::Reached { refused: Some(error) } => format!("kept from {:?}", error.kind),
             Moment::End { error: None, .. } => "end ok".to_owned(),
             Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
             Moment::Refused { error, .. } => format!("refused {:?}", error.kind),

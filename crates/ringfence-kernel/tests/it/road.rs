@@ -328,6 +328,8 @@ impl AuditSink for Trace {
                 let change = if change.is_empty() { "" } else { " change" };
                 format!("begin{}{change}", if approved.is_some() { " approved" } else { "" })
             }
+            Moment::Reached { refused: None } => "reached".to_owned(),
+            Moment::Reached { refused: Some(error) } => format!("kept from {:?}", error.kind),
             Moment::End { error: None, .. } => "end ok".to_owned(),
             Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
             Moment::Refused { error, .. } => format!("refused {:?}", error.kind),

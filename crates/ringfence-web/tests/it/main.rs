@@ -3,6 +3,8 @@
 mod asking;
 mod bodies;
 mod inward;
+mod leaving;
 mod searching;
+mod searxng;
 mod tls;
 mod world;

@@ -12,21 +12,21 @@ use serde_json::json;
 
 use crate::world::{Names, Setup, World, page, read_head};
 
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    fn certificate(&self) -> CertificateDer<'static> {
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
         self.0.der().clone()
     }
 
     /// A server with a certificate for these names.
-    fn serve(&self, names: &[&str], until: i32) -> u16 {
+    pub(crate) fn serve(&self, names: &[&str], until: i32) -> u16 {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.not_after = date_time_ymd(until, 1, 1);

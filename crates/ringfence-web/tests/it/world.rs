@@ -302,6 +302,8 @@ impl AuditSink for Trace {
         let places: Vec<&str> = record.touches.iter().map(|touch| touch.place.shown.as_str()).collect();
         let moment = match &record.moment {
             Moment::Begin { .. } => "begin".to_owned(),
+            Moment::Reached { refused: None } => "reached".to_owned(),
+            Moment::Reached { refused: Some(error) } => format!("kept from {:?}", error.kind),
             Moment::End { error: None, .. } => "end".to_owned(),
             Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),
             Moment::Refused { error, .. } => format!("refused {:?}", error.kind),

@@ -146,13 +146,13 @@ mode = "rw"
 "#;
 
 fn every_key_as_json() -> String {
-    json!({
+    r#"{
         "dialect": "miniclaw", "preset": "read-only", "durability": "ordered", "names": "portable", "log": "none",
         "agents": {"defaults": {
             "workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7, "provider": "openai",
             "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
             "temperature": 0.5, "max_tokens": 30, "context_tokens": 31, "max_prompt_tokens": 32,
-            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false,
+            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false
         }},
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
@@ -163,16 +163,16 @@ fn every_key_as_json() -> String {
             "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
             "max_fetch_bytes": 33, "max_fetch_text_bytes": 34, "max_fetch_header_bytes": 35, "max_fetch_redirects": 36,
             "max_fetch_duration": 37, "max_fetch_connect_duration": 38, "max_fetch_first_byte_duration": 39,
-            "max_tool_operation_duration": "13s", "max_approval_duration": 14,
+            "max_tool_operation_duration": "13s", "max_approval_duration": 14
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
         "workspaces": {"site": "~/site"},
-        "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}},
-    })
-    .to_string()
+        "mounts": {"pkg": {"path": "~/pkg"}, "data": {"path": "/data", "mode": "rw"}}
+    }"#
+    .to_owned()
 }
 
 #[track_caller]

@@ -306,8 +306,8 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host; a host looks like `docs.rs` or `*.docs.rs:443`
-        3 | host = "https://docs.rs""#]],
+            the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
+            3 | host = "https://docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
@@ -538,7 +538,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({}),
         expect![[r#"
             exit 1
-            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code"]}}}"#]],
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch","web_search"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],
@@ -585,7 +585,8 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }  # not about what a program did in its jail, which is undone as one
-          { name = "other host", decision = "ask", effect = "fetch", because = "a host that no rule allows" }
+          { name = "other host", decision = "ask", effect = "fetch", mount = "net", because = "a host that no rule allows" }
+          { name = "search", decision = "allow", effect = "fetch", mount = "search" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));

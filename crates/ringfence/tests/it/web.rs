@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
@@ -9,13 +10,17 @@ use crate::site::{Said, Site, said};
 
 /// A server that answers each request with this, until the test ends.
 fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    serve_at("127.0.0.1", move |line| answer(line).into_bytes())
+}
+
+fn serve_at(address: &str, answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind((address, 0)).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let lines = BufReader::new(stream.try_clone().unwrap()).lines();
             let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
-            let _ = stream.write_all(answer(head.first().map(String::as_str).unwrap_or_default()).as_bytes());
+            let _ = stream.write_all(&answer(head.first().map(String::as_str).unwrap_or_default()));
         }
     });
     at
@@ -77,4 +82,125 @@ fn a_search_goes_to_the_engine_that_the_config_names() {
     configure(&site, &format!("[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n"));
     let value = call(&site, "web_search", &json!({"query": "ring fence"})).value();
     assert_eq!(value["results"], json!([{"title": "A", "url": "https://a.org/", "snippet": "b"}]));
+}
+
+/// What a program in the jail reaches with these hosts granted.
+const REACHES: &str = r#"
+import os, socket, sys, urllib.error, urllib.request
+def reach(url):
+    try:
+        return urllib.request.urlopen(url, timeout=10).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"refused {error.code}"
+    except Exception as error:
+        return f"nothing ({type(error).__name__})"
+granted, other = sys.argv[1:]
+print(reach(f"http://{granted}/a"))
+print(reach(f"http://{other}/a"))
+print(reach("http://169.254.169.254/latest/meta-data/"))
+host, port = granted.split(":")
+try:
+    socket.create_connection((host, int(port)), timeout=5)
+    print("around the proxy")
+except OSError as error:
+    print("no way around")
+"#;
+
+#[test]
+fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
+    // Not the address that programs keep for themselves.
+    let [granted, other] =
+        ["granted", "other"].map(|name| serve_at("127.0.0.2", move |_| page("text/plain", name).into_bytes()));
+    let site = Site::new();
+    let config = format!("[web]\nallow_private = [\"{granted}\", \"{other}\"]\n");
+    configure(&site, &config);
+    let mut program = json!({
+        "language": "python", "code": REACHES, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
+    });
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
+    configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n"));
+    let value = call(&site, "run_code", &program).value();
+    assert_eq!(value["stdout"], "granted\nrefused 403\nrefused 403\nno way around\n", "{value}");
+    let recorded = audit_of(&site);
+    let reached = |place: &str, ok: bool| {
+        let of_place = |line: &&Value| line["moment"] == "reached" && line["touches"][0]["path"] == place;
+        recorded.iter().filter(of_place).any(|line| line["ok"] == ok)
+    };
+    assert!(reached(&granted.to_string(), true) && reached(&other.to_string(), false), "{recorded:?}");
+    assert!(reached("169.254.169.254", false), "{recorded:?}");
+    // Where a rule means a part of a host, nobody knows which part an encrypted connection is for.
+    configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}/a\"\n"));
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
+    program["network"] = json!([]);
+    let value = call(&site, "run_code", &program).value();
+    assert!(value["stdout"].as_str().unwrap().starts_with("nothing (URLError)\n"), "{value}");
+    program["network"] = json!(["http://x/"]);
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "INVALID_ARGS");
+}
+
+const MAKES_A_WHEEL: &str = r#"
+import zipfile
+with zipfile.ZipFile("tiny-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("tiny.py", "")
+    wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+"#;
+
+/// An index of packages that has one, and notes what it is asked.
+fn index(wheel: Vec<u8>) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&asked);
+    let at = serve_at("127.0.0.2", move |line| {
+        notes.lock().unwrap().push(line.to_owned());
+        if line.starts_with("GET /simple/tiny/ ") {
+            let name = "tiny-1.0-py3-none-any.whl";
+            return page("text/html", &format!("<a href='/files/{name}'>{name}</a>")).into_bytes();
+        }
+        let head =
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/zip\r\nContent-Length: {}\r\n\r\n", wheel.len());
+        [head.as_bytes(), &wheel].concat()
+    });
+    (at, asked)
+}
+
+#[test]
+fn pip_downloads_from_the_index_that_it_was_granted_and_from_no_other() {
+    let site = Site::new();
+    let made = call(&site, "run_code", &json!({"language": "python", "code": MAKES_A_WHEEL})).value();
+    assert_eq!(made["committed"], true, "{made}");
+    let wheel = std::fs::read(site.workspace.join("tiny-1.0-py3-none-any.whl")).unwrap();
+    let [(granted, asked), (other, asked_elsewhere)] = [index(wheel.clone()), index(wheel.clone())];
+    configure(
+        &site,
+        &format!(
+            "[web]\nallow_private = [\"{granted}\", \"{other}\"]\n[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n"
+        ),
+    );
+    let download = |from: SocketAddr, to: &str| {
+        let pip = "python3 -m pip --version >/dev/null 2>&1 || exit 77; python3 -m pip download --retries 0 --no-deps --no-cache-dir";
+        let code = format!("{pip} --trusted-host {} --index-url http://{from}/simple/ -d {to} tiny 2>&1", from.ip());
+        call(&site, "run_code", &json!({"language": "bash", "code": code, "network": [granted.to_string()]})).value()
+    };
+    let value = download(granted, "out");
+    if value["exitCode"] == 77 {
+        eprintln!("skipped: there is no pip in the jail");
+        return;
+    }
+    assert_eq!(value["exitCode"], 0, "{value}");
+    assert_eq!(std::fs::read(site.workspace.join("out/tiny-1.0-py3-none-any.whl")).unwrap(), wheel);
+    assert!(asked.lock().unwrap().iter().any(|line| line.starts_with("GET /files/")));
+    let value = download(other, "elsewhere");
+    assert_ne!(value["exitCode"], 0, "{value}");
+    assert!(asked_elsewhere.lock().unwrap().is_empty());
+}
+
+/// Every line of the audit log.
+fn audit_of(site: &Site) -> Vec<Value> {
+    let mut lines = Vec::new();
+    for entry in std::fs::read_dir(site.state.join("audit")).unwrap() {
+        let text = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        lines.extend(String::from_utf8_lossy(&text).lines().filter_map(|line| serde_json::from_str(line).ok()));
+    }
+    lines
 }

@@ -1,0 +1,344 @@
+//! The jail's way out: a proxy for the hosts that a run was granted, and for no others.
+//!
+//! The jail listens for its programs and hands its socket over; here it is served. Every connection is recorded before it
+//! is made, goes by the same addresses as any other request, and in it TLS must name the host that was asked for. A host
+//! is granted whole: where only a part of it is allowed, the policy has said no before.
+//!
+//! Not here: who may have which host (the kernel's policy), and the jail.
+
+use std::convert::Infallible;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpListener as StdListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{Either, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ringfence_kernel::{Attempt, Context, Egress, ErrorKind, NET, Place, ToolError, Touch, Verb, Way};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::error::WebError;
+use crate::hello::{self, Hello};
+use crate::net::Net;
+use crate::target::{Host, Target};
+
+/// Connections of one run at once.
+const MOST_CONNECTIONS: usize = 64;
+
+/// How long a program may take to say what it wants, and whom it means.
+const TO_SPEAK: Duration = Duration::from_secs(10);
+
+/// Headers between two machines, which go no further.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Opens ways out over the same connections that web tools have.
+#[derive(Debug)]
+pub struct Proxy {
+    net: Arc<Net>,
+}
+
+impl Proxy {
+    pub fn new(net: Arc<Net>) -> Self {
+        Self { net }
+    }
+}
+
+impl Egress for Proxy {
+    fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<Box<dyn Way>, ToolError> {
+        let granted = hosts.iter().map(|host| Grant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
+        let failed =
+            |cause: io::Error| ToolError::new(ErrorKind::Network, format!("no way out could be made: {cause}"));
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        let (asks, asked) = channel();
+        let desk = Arc::new(Desk {
+            net: Arc::clone(&self.net),
+            granted,
+            asks: Mutex::new(asks),
+            connect: cx.limits.fetch_connect_time,
+        });
+        // It ends when the jail's end of the socket is closed.
+        std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, desk)).map_err(failed)?;
+        Ok(Box::new(OpenWay { socket: Some(theirs.into()), asked }))
+    }
+}
+
+#[derive(Debug)]
+struct OpenWay {
+    socket: Option<OwnedFd>,
+    asked: Receiver<Attempt>,
+}
+
+impl Way for OpenWay {
+    fn socket(&mut self) -> Option<OwnedFd> {
+        self.socket.take()
+    }
+
+    fn next(&self) -> Option<Attempt> {
+        self.asked.try_recv().ok()
+    }
+}
+
+/// A host that a run was granted.
+#[derive(Debug, PartialEq, Eq)]
+struct Grant {
+    host: Host,
+    port: u16,
+}
+
+impl Grant {
+    fn parse(text: &str, net: &Net) -> Result<Self, WebError> {
+        let wrong = |_| WebError::Name(text.to_owned(), "a host looks like `pypi.org:443`");
+        let target = Target::parse(&format!("http://{text}/"), net.private()).map_err(|error| match error {
+            WebError::Url(_) => wrong(()),
+            other => other,
+        })?;
+        Ok(Self { host: target.host().clone(), port: target.port() })
+    }
+}
+
+/// What the connections of one run share.
+#[derive(Debug)]
+struct Desk {
+    net: Arc<Net>,
+    granted: Vec<Grant>,
+    asks: Mutex<Sender<Attempt>>,
+    connect: Duration,
+}
+
+/// Until the jail is gone.
+fn serve(socket: StdUnixStream, desk: Arc<Desk>) {
+    let Ok(Some(listener)) = hear_listener(&socket) else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else { return };
+    let _ = runtime.block_on(async {
+        socket.set_nonblocking(true)?;
+        listener.set_nonblocking(true)?;
+        let (mut socket, listener) = (UnixStream::from_std(socket)?, TcpListener::from_std(listener)?);
+        let mut connections = JoinSet::new();
+        loop {
+            let mut nothing = [0];
+            tokio::select! {
+                _ = socket.read(&mut nothing) => return io::Result::Ok(()),
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => {
+                    let (stream, _) = accepted?;
+                    connections.spawn(speak(stream, Arc::clone(&desk)));
+                }
+            }
+        }
+    });
+    runtime.shutdown_background();
+}
+
+/// The socket that the jail listens on. Nothing where it never came to that.
+fn hear_listener(socket: &StdUnixStream) -> io::Result<Option<StdListener>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    retry_on_intr(|| {
+        recvmsg(socket.as_fd(), &mut [io::IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(descriptors.next().and_then(|mut descriptors| descriptors.next()).map(StdListener::from))
+}
+
+/// One connection of a program.
+async fn speak(stream: TcpStream, desk: Arc<Desk>) {
+    let service = service_fn(move |request| {
+        let desk = Arc::clone(&desk);
+        async move { Ok::<_, Infallible>(answer(request, desk).await) }
+    });
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(TO_SPEAK).max_headers(256).half_close(true);
+    let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+type Said = Response<Either<Full<Bytes>, Incoming>>;
+
+fn say(status: StatusCode, text: &str) -> Said {
+    let mut said = Response::new(Either::Left(Full::new(Bytes::from(format!("ringfence: {text}\n")))));
+    *said.status_mut() = status;
+    said
+}
+
+async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Said {
+    let asked = match where_to(&request, &desk.net) {
+        Ok(target) => target,
+        Err(error) => return desk.turn_away(request.uri(), error).await,
+    };
+    let upstream = match desk.open(&asked).await {
+        Ok(upstream) => upstream,
+        Err(Closed::Refused(why)) => return say(StatusCode::FORBIDDEN, &why),
+        Err(Closed::Failed(why)) => return say(StatusCode::BAD_GATEWAY, &why),
+    };
+    match request.method() == Method::CONNECT {
+        true => {
+            tokio::spawn(async move {
+                if let Ok(upgraded) = hyper::upgrade::on(request).await {
+                    let _ = tunnel(TokioIo::new(upgraded), upstream, asked.host()).await;
+                }
+            });
+            Response::new(Either::Left(Full::default()))
+        }
+        false => forward(request, upstream, &asked).await.unwrap_or_else(|why| say(StatusCode::BAD_GATEWAY, &why)),
+    }
+}
+
+/// What a request is for: a tunnel to a host, or a page of one.
+fn where_to(request: &Request<Incoming>, net: &Net) -> Result<Target, WebError> {
+    let wrong = || WebError::Url("is not what a proxy is asked for".to_owned());
+    let uri = request.uri();
+    let authority = uri.authority().ok_or_else(wrong)?.as_str();
+    let text = match (request.method(), uri.scheme_str()) {
+        (&Method::CONNECT, None) if uri.port_u16().is_some() => format!("http://{authority}/"),
+        (&Method::CONNECT, _) => return Err(wrong()),
+        (_, Some("http")) => uri.to_string(),
+        _ => return Err(wrong()),
+    };
+    Target::parse(&text, net.private())
+}
+
+/// Why a program gets no connection.
+enum Closed {
+    Refused(String),
+    Failed(String),
+}
+
+impl Desk {
+    /// A connection, once it is recorded.
+    async fn open(&self, target: &Target) -> Result<TcpStream, Closed> {
+        let grant = Grant { host: target.host().clone(), port: target.port() };
+        let refused = (!self.granted.contains(&grant)).then(|| {
+            let message = format!("the run was not granted `{}`; name it in `network`", target.authority());
+            ToolError::new(ErrorKind::Network, message)
+        });
+        let why = refused.as_ref().map(|refused| refused.message.clone());
+        self.recorded(touch(target), refused).await?;
+        if let Some(why) = why {
+            return Err(Closed::Refused(why));
+        }
+        self.net.dial(target, self.connect).await.map_err(|error| match error {
+            WebError::Inward { .. } => Closed::Refused(error.to_string()),
+            _ => Closed::Failed(error.to_string()),
+        })
+    }
+
+    /// What may be asked for by nobody is recorded as well.
+    async fn turn_away(&self, uri: &Uri, error: WebError) -> Said {
+        let why = error.to_string();
+        if let Some(authority) = uri.authority() {
+            let given: String = authority.as_str().chars().take(300).collect();
+            let place = Place { mount: Arc::from(NET), shown: given.clone(), given, ..Place::default() };
+            let refused = ToolError::new(ErrorKind::Network, why.clone());
+            let _ = self.recorded(Touch { verb: Verb::Fetch, place }, Some(refused)).await;
+        }
+        say(StatusCode::FORBIDDEN, &why)
+    }
+
+    async fn recorded(&self, touch: Touch, refused: Option<ToolError>) -> Result<(), Closed> {
+        let closed = || Closed::Refused("the run is over, or its connections cannot be recorded".to_owned());
+        let (go, goes) = oneshot::channel();
+        let attempt = Attempt::new(touch, refused, move || {
+            // Nobody may wait for it any more.
+            let _ = go.send(());
+        });
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner).send(attempt).map_err(|_| closed())?;
+        goes.await.map_err(|_| closed())
+    }
+}
+
+/// The host alone: of an encrypted connection nobody knows more.
+fn touch(target: &Target) -> Touch {
+    let mut touch = target.touch(NET);
+    touch.place.given = target.authority();
+    touch.place.shown = target.authority();
+    touch
+}
+
+/// Bytes to and fro, once the program has named the host that it was granted.
+async fn tunnel(mut program: TokioIo<Upgraded>, mut upstream: TcpStream, host: &Host) -> io::Result<()> {
+    let mut greeting = Vec::new();
+    let named = timeout(TO_SPEAK, async {
+        loop {
+            match hello::read(&greeting) {
+                Hello::Partial if program.read_buf(&mut greeting).await? == 0 => return Ok(None),
+                Hello::Partial => {}
+                Hello::Refused(_) => return Ok(None),
+                Hello::Whole(name) => return io::Result::Ok(Some(name)),
+            }
+        }
+    });
+    let Ok(Ok(Some(name))) = named.await else { return Ok(()) };
+    let is_meant = match (host, name) {
+        (Host::Name(host), Some(name)) => name.trim_end_matches('.').eq_ignore_ascii_case(host),
+        // TLS has no addresses for names.
+        (Host::Address(_), None) => true,
+        _ => false,
+    };
+    if is_meant {
+        upstream.write_all(&greeting).await?;
+        copy_bidirectional(&mut program, &mut upstream).await?;
+    }
+    Ok(())
+}
+
+/// The request as the host is to have it, and its answer.
+async fn forward(mut request: Request<Incoming>, upstream: TcpStream, target: &Target) -> Result<Said, String> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(upstream))
+        .await
+        .map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
+    // It ends with the connection of the program, whose runtime it is in.
+    tokio::spawn(connection);
+    *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
+    between(request.headers_mut());
+    let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
+    request.headers_mut().insert(HOST, host);
+    let answer = sender.send_request(request).await;
+    let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
+    between(answer.headers_mut());
+    Ok(answer.map(Either::Right))
+}
+
+/// Takes out what is said between two machines only.
+fn between(headers: &mut hyper::HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all("connection")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(*name);
+    }
+}

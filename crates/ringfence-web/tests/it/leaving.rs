@@ -1,0 +1,251 @@
+//! The jail's way out: what a program reaches by it, what not, and that all of it is recorded first.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ringfence_kernel::{Context, Dialect, Egress as _, Limits, Pace, Signal, Way};
+use ringfence_web::{Net, PrivateHosts, Proxy, Trust};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::tls::Authority;
+use crate::world::{Names, Server, page, path_of};
+
+/// What stands in for a jail: a socket that listens, and the end of the way that keeps it open.
+struct Jail {
+    proxy: SocketAddr,
+    _socket: OwnedFd,
+    log: Arc<Mutex<Vec<String>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+}
+
+fn names() -> Names {
+    let names = Names::default();
+    for name in ["one.example.org", "two.example.org"] {
+        names.add(name, &[&["127.0.0.1"]]);
+    }
+    names.add("inward.example.org", &[&["10.0.0.5"]]);
+    names
+}
+
+fn open(names: &Names, private: &[String], hosts: &[String]) -> Result<Box<dyn Way>, String> {
+    let net = Net::new(Arc::new(names.clone()), PrivateHosts::parse(private).unwrap(), Trust::System);
+    let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    Proxy::new(Arc::new(net)).open(hosts, &cx).map_err(|error| error.message)
+}
+
+/// A way out to these, with somebody who records what is asked for.
+fn jail(names: &Names, private: &[String], hosts: &[String]) -> Jail {
+    let mut way = open(names, private, hosts).unwrap();
+    let socket = way.socket().unwrap();
+    assert!(way.socket().is_none());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = listener.local_addr().unwrap();
+    hand_over(&socket, &listener);
+    let (log, over) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let (kept, ends) = (Arc::clone(&log), Arc::clone(&over));
+    std::thread::spawn(move || {
+        let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
+        let cx = Context::new(&limits, Pace::Patient, &signal);
+        while !ends.load(Ordering::SeqCst) {
+            match way.next() {
+                Some(attempt) => {
+                    let refused = if attempt.refused.is_some() { "kept from " } else { "" };
+                    kept.lock().unwrap().push(format!("{refused}{}", attempt.touch.place.shown));
+                    attempt.record(&cx);
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+    });
+    Jail { proxy, _socket: socket, log, over }
+}
+
+fn hand_over(socket: &OwnedFd, listener: &TcpListener) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [listener.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(socket, &[io::IoSlice::new(b"l")], &mut control, SendFlags::empty()).unwrap();
+}
+
+impl Jail {
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.proxy).unwrap()
+    }
+
+    /// What the proxy says to a request: its status and all that follows.
+    fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    fn get(&self, url: &str) -> String {
+        self.ask(&format!(
+            "GET {url} HTTP/1.1\r\nHost: elsewhere.org\r\nProxy-Connection: x\r\nConnection: close\r\n\r\n"
+        ))
+    }
+
+    /// A tunnel, if it is opened.
+    fn tunnel(&self, to: &str) -> Result<TcpStream, String> {
+        let mut stream = self.connect();
+        write!(stream, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
+        let mut reader = BufReader::with_capacity(1, stream.try_clone().unwrap());
+        let mut status = String::new();
+        reader.read_line(&mut status).unwrap();
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap() > 2 {
+            line.clear();
+        }
+        if status.contains(" 200 ") { Ok(stream) } else { Err(status) }
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_page_of_a_granted_host_is_reached_and_no_other() {
+    let server = Server::start("127.0.0.1:0", |head, stream| stream.write_all(page(path_of(head)).as_bytes()));
+    let port = server.at.port();
+    let [one, two] = ["one.example.org", "two.example.org"].map(|host| format!("{host}:{port}"));
+    let names = names();
+    let jail = jail(&names, &[one.clone(), two.clone()], std::slice::from_ref(&one));
+    let answer = jail.get(&format!("http://{one}/a?b"));
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("/a?b"), "{answer}");
+    let head = server.heads().remove(0).to_lowercase();
+    assert!(head.starts_with("get /a?b http/1.1\r\n") && head.contains(&format!("host: {one}\r\n")), "{head}");
+    assert!(!head.contains("proxy-connection") && !head.contains("elsewhere"), "{head}");
+    for (url, status) in [
+        (format!("http://{two}/"), "403"),
+        (format!("http://one.example.org:{}/", port ^ 1), "403"),
+        ("http://one.example.org/".to_owned(), "403"),
+        (format!("http://127.0.0.1:{port}/"), "403"),
+        (format!("http://sub.{one}/"), "403"),
+        (format!("http://{one}@{two}/"), "403"),
+        (format!("https://{one}/"), "403"),
+        ("/a".to_owned(), "403"),
+        ("http://169.254.169.254/latest/".to_owned(), "403"),
+        ("http://localhost/".to_owned(), "403"),
+    ] {
+        let answer = jail.get(&url);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{url}: {answer}");
+    }
+    assert_eq!(server.hits(), 1);
+    assert_eq!(names.asked(), ["one.example.org"], "no other name is even looked up");
+    assert_eq!(jail.log()[..2], [one, format!("kept from {two}")]);
+    assert!(jail.log().contains(&"kept from 169.254.169.254".to_owned()), "{:?}", jail.log());
+}
+
+#[test]
+fn nothing_passes_that_was_not_recorded() {
+    let server = Server::saying("127.0.0.1:0", &page("x"));
+    let one = format!("one.example.org:{}", server.at.port());
+    let names = names();
+    let mut way = open(&names, std::slice::from_ref(&one), std::slice::from_ref(&one)).unwrap();
+    let socket = way.socket().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    hand_over(&socket, &listener);
+    // Nobody is there to record.
+    drop(way);
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    write!(stream, "GET http://{one}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert_eq!((server.hits(), names.asked().len()), (0, 0));
+}
+
+#[test]
+fn a_name_that_leads_inward_is_not_followed() {
+    let names = names();
+    let jail = jail(&names, &[], &["inward.example.org:80".to_owned()]);
+    let answer = jail.get("http://inward.example.org/");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("a private network"), "{answer}");
+    assert_eq!(jail.log(), ["inward.example.org:80"]);
+}
+
+#[test]
+fn what_is_no_host_cannot_be_granted() {
+    for host in [
+        "127.0.0.1:80",
+        "localhost:443",
+        "169.254.169.254:80",
+        "a b:443",
+        "one.example.org:22",
+        "::1",
+        "",
+        "x@one.example.org:443",
+    ] {
+        assert!(open(&names(), &[], &[host.to_owned()]).is_err(), "{host}");
+    }
+}
+
+/// A client of TLS that asks for `name` in a tunnel, and what it reads.
+fn encrypted(stream: TcpStream, name: &str, authority: &Authority) -> io::Result<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.certificate()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = versions.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn an_encrypted_connection_names_the_host_that_it_was_granted() {
+    let authority = Authority::new();
+    let port = authority.serve(&["one.example.org", "two.example.org"], 4000);
+    let one = format!("one.example.org:{port}");
+    let names = names();
+    let jail = jail(&names, std::slice::from_ref(&one), std::slice::from_ref(&one));
+    let answer = encrypted(jail.tunnel(&one).unwrap(), "one.example.org", &authority).unwrap();
+    assert!(answer.ends_with("encrypted"), "{answer}");
+    // The server would be anybody that it is asked to be.
+    assert!(encrypted(jail.tunnel(&one).unwrap(), "two.example.org", &authority).is_err());
+    for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"SSH-2.0-x\r\n", &[22, 3, 1, 0, 1, 2]] {
+        let mut stream = jail.tunnel(&one).unwrap();
+        stream.write_all(words).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.is_empty(), "{words:?}: {said:?}");
+    }
+    for other in [format!("two.example.org:{port}"), format!("127.0.0.1:{port}"), "one.example.org:443".to_owned()] {
+        assert!(jail.tunnel(&other).unwrap_err().contains(" 403 "), "{other}");
+    }
+    assert_eq!(jail.log().iter().filter(|line| **line == one).count(), 5);
+    assert_eq!(jail.log().iter().filter(|line| line.starts_with("kept from")).count(), 3);
+}
+
+#[test]
+fn the_way_is_closed_with_the_jail() {
+    let server = Server::saying("127.0.0.1:0", &page("x"));
+    let one = format!("one.example.org:{}", server.at.port());
+    let jail = jail(&names(), std::slice::from_ref(&one), std::slice::from_ref(&one));
+    let mut waiting = jail.connect();
+    let proxy = jail.proxy;
+    assert!(jail.get(&format!("http://{one}/")).ends_with('x'));
+    drop(jail);
+    // The connection ends, and then nobody listens.
+    assert!(matches!(waiting.read(&mut [0]), Ok(0) | Err(_)));
+    while TcpStream::connect(proxy).is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|count| count > 0)) {}
+}
