@@ -48,7 +48,7 @@ export function transcript(extra = () => []) {
             Object.assign(call, { state: 'waiting', touches: data.touches, error: null });
             return draw(call, extra);
         }
-        if (kind === 'begin') Object.assign(call, { error: null, reply: null, state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId });
+        if (kind === 'begin') Object.assign(call, { error: null, reply: null, state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId, args: data.args });
         else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches?.length ? data.touches : call.touches });
         call.request = null;
         draw(call, extra);
@@ -100,13 +100,14 @@ const STATES = {
 
 function draw(call, extra) {
     const [word, kind] = STATES[call.state] ?? [call.state, 'quiet'];
-    const isOpen = call.place.querySelector('details')?.open ?? false;
+    const isOpen = call.place.querySelector('details.reply')?.open ?? false;
     fill(call.place, el('article', { class: `card call ${call.state}`, 'aria-label': `${call.tool}: ${word}` },
         el('div', { class: 'card-head' }, el('h3', {}, el('code', {}, call.tool)), badge(call.error ? kindOf(call.error) : word, kind),
             el('span', { class: 'facts grow' }, took(call.duration)), el('time', { class: 'facts' }, clock(call.at))),
         touches(call.touches), call.request ? waiting(call.request) : null, how(call),
+        call.args ? el('details', { open: call.state === 'running' }, el('summary', {}, 'Arguments'), showObject(call.args)) : null,
         call.state === 'running' && call.printed ? el('pre', { class: 'code printed' }, call.printed) : null,
-        call.reply ? el('details', { open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply)) : null,
+        call.reply ? el('details', { class: 'reply', open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply)) : null,
         actions(extra(call))));
 }
 

@@ -75,8 +75,7 @@ export async function loadRequests() {
     if (!may('approve')) return;
     try {
         const { requests, paused = [] } = await get('/v1/approvals');
-        Object.assign(state, { requests, paused });
-        tell('requests');
+        replace({ requests, paused }, 'requests');
     } catch (error) {
         if (!error.isOffline) console.warn(error.message);
     }
@@ -84,11 +83,18 @@ export async function loadRequests() {
 
 export async function loadSessions() {
     try {
-        state.sessions = (await get('/v1/sessions')).sessions;
-        tell('sessions');
+        const { sessions } = await get('/v1/sessions');
+        replace({ sessions }, 'sessions');
     } catch (error) {
         if (!error.isOffline) console.warn(error.message);
     }
+}
+
+/** What is as it was is not drawn anew: a button that somebody is about to press stays. */
+function replace(values, topic) {
+    const isSame = Object.entries(values).every(([name, value]) => JSON.stringify(value) === JSON.stringify(state[name]));
+    Object.assign(state, values);
+    if (!isSame) tell(topic);
 }
 
 async function findRuns() {

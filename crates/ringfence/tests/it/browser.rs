@@ -140,8 +140,17 @@ impl Browser {
     /// Clicks, as a hand would: where the element is, if nothing lies above it.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.element(selector);
-        self.command("POST", &format!("/element/{element}/click"), &json!({}));
+        // What is drawn anew in between is looked for again.
+        for _ in 0..10 {
+            let element = self.element(selector);
+            let answer = self.raw("POST", &format!("/element/{element}/click"), &json!({}));
+            match answer["value"]["error"].as_str() {
+                None => return,
+                Some("stale element reference") => {}
+                Some(error) => panic!("{selector} cannot be clicked: {error} {}", answer["value"]["message"]),
+            }
+        }
+        panic!("{selector} is drawn anew all the time");
     }
 
     /// Clicks the button that says this.

@@ -1,97 +1,70 @@
 //! The page in a real browser, before a real server: what a person sees is what is asked, and their answer is what happens.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use ringfence_kernel::visible_line;
 use serde_json::{Value, json};
 
+use crate::api_client::{Caller, Server};
 use crate::browser::{Browser, DESKTOP, ENTER, ESCAPE, Look};
 use crate::site::Site;
 
-/// A server process, the link to its page, and a token for an agent.
+/// A server, and a token of an agent.
 pub(crate) struct Served {
-    child: Child,
-    pub(crate) address: String,
-    pub(crate) link: String,
+    server: Arc<Server>,
     token: String,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Served {
     pub(crate) fn start(site: &Site) -> Self {
-        let token = site.run(&["token", "new", "robot"]).out.trim().to_owned();
-        Self::at(site, "127.0.0.1:0", token)
+        let server = Server::start(site, &[]);
+        let token = server.agent(site, "robot").token;
+        Self { server: Arc::new(server), token }
     }
 
-    fn at(site: &Site, address: &str, token: String) -> Self {
-        let mut command = site.command(&["serve", "--address", address]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let link = lines.find_map(|line| line.split("the page, once: ").nth(1).map(str::to_owned)).unwrap();
-        // Nobody reads the rest, and the server must not have to wait for that.
-        thread::spawn(move || lines.for_each(drop));
-        let address = link.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-        Self { child, address, link, token }
+    /// The link to the page, that lets in once.
+    fn link(&self) -> String {
+        format!("{}#login={}", self.page(), self.server.code)
+    }
+
+    fn page(&self) -> String {
+        format!("http://{}/", self.server.address)
     }
 
     /// Kills the server as a power cut would, and starts another at the same address.
-    fn restart(mut self, site: &Site, meanwhile: impl FnOnce()) -> Self {
-        let (address, token) = (self.address.clone(), self.token.clone());
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    fn restart(self, site: &Site, meanwhile: impl FnOnce()) -> Self {
+        let Self { server, token } = self;
+        let address = server.address.clone();
+        // A server that nobody else holds is killed when it is dropped.
+        drop(Arc::into_inner(server).unwrap());
         meanwhile();
-        Self::at(site, &address, token)
+        Self { server: Arc::new(Server::start_at(site, &address, &[])), token }
     }
 
     /// A session of the agent.
     pub(crate) fn session(&self, label: &str) -> String {
-        let begun = self.ask("POST", "/v1/sessions", &json!({"label": label}));
+        let begun = self.ask("/v1/sessions", &json!({"label": label}));
         begun["id"].as_str().unwrap_or_else(|| panic!("no session: {begun}")).to_owned()
     }
 
     /// A call of the agent, that waits for an answer for so many seconds.
     pub(crate) fn call(&self, session: &str, tool: &str, arguments: &Value, wait: u64) -> Value {
         let call = json!({"name": tool, "arguments": arguments, "wait": wait});
-        self.ask("POST", &format!("/v1/sessions/{session}/calls"), &call)
+        self.ask(&format!("/v1/sessions/{session}/calls"), &call)
     }
 
     /// A call that waits while the test goes on.
     pub(crate) fn call_aside(&self, session: &str, tool: &str, arguments: Value) -> JoinHandle<Value> {
-        let (address, token) = (self.address.clone(), self.token.clone());
-        let path = format!("/v1/sessions/{session}/calls");
-        let call = json!({"name": tool, "arguments": arguments, "wait": 60});
-        thread::spawn(move || ask(&address, &token, "POST", &path, &call))
+        let aside = Self { server: Arc::clone(&self.server), token: self.token.clone() };
+        let (session, tool) = (session.to_owned(), tool.to_owned());
+        thread::spawn(move || aside.call(&session, &tool, &arguments, 50))
     }
 
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
-        ask(&self.address, &self.token, method, path, body)
+    fn ask(&self, path: &str, body: &Value) -> Value {
+        Caller { server: &self.server, token: self.token.clone() }.send("POST", path, Some(body)).json()
     }
-}
-
-fn ask(address: &str, token: &str, method: &str, path: &str, body: &Value) -> Value {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
-    let body = body.to_string();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 /// The reply of a call, as the model gets it.
@@ -112,7 +85,7 @@ fn overwrite(content: &str) -> Value {
 
 /// A browser whose person is in.
 pub(crate) fn person(browser: &Browser, served: &Served) {
-    browser.open(&served.link);
+    browser.open(&served.link());
     browser.until("document.body.dataset.connection === 'open'");
 }
 
@@ -238,9 +211,9 @@ fn two_browsers_answer_at_once_and_exactly_one_wins() {
     person(&first, &served);
     // The second is the same person elsewhere: the token is all that they have.
     let token = first.run("return localStorage.getItem('ringfence.token')");
-    second.open(&format!("http://{}/page/logo.svg", served.address));
+    second.open(&format!("{}page/logo.svg", served.page()));
     second.run(&format!("localStorage.setItem('ringfence.token', {token})"));
-    second.open(&format!("http://{}/", served.address));
+    second.open(&served.page());
     second.until("document.body.dataset.connection === 'open'");
     let session = served.session("shopping");
     let call = served.call_aside(&session, "write_file", overwrite("tea\n"));
@@ -292,7 +265,7 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
         "token": put_off["suspended"]["token"], "id": put_off["callId"],
         "name": "write_file", "arguments": overwrite("tea\n"),
     });
-    let done = served.ask("POST", &format!("/v1/sessions/{session}/calls/resume"), &back);
+    let done = served.ask(&format!("/v1/sessions/{session}/calls/resume"), &back);
     assert_eq!(reply(&done)["ok"], true, "{done}");
     assert_eq!(site.read("notes.md"), "tea\n");
     // What happens from now on is heard again.
@@ -399,7 +372,7 @@ fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
     assert_eq!(browser.run("return document.cookie"), "");
     browser.run("localStorage.clear()");
     browser.open("about:blank");
-    browser.open(&served.link);
+    browser.open(&served.link());
     browser.until_text("main", "used already");
     // A token that is not known is no way in either.
     browser.write("input[name=secret]", "rf-nonsense");
@@ -473,7 +446,7 @@ fn the_page_and_the_kernel_agree_on_what_misleads() {
     let Some(browser) = Browser::start() else { return };
     let site = site();
     let served = Served::start(&site);
-    browser.open(&format!("http://{}/", served.address));
+    browser.open(&served.page());
     let found = browser.until(
         "window.found ?? (import('/page/visible.js').then(({ visibleLine }) => {
              const all = [];
@@ -501,7 +474,7 @@ fn a_diff_is_read_by_what_its_hunks_say() {
     let Some(browser) = Browser::start() else { return };
     let site = site();
     let served = Served::start(&site);
-    browser.open(&format!("http://{}/", served.address));
+    browser.open(&served.page());
     // A removed line `-- a` and an added `++ b` look like the names of files.
     let diff =
         "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a\n+++ b\n same\n\\ No newline at end of file\n@@ -9 +9 @@\n-c\n+d\n";

@@ -1,17 +1,22 @@
 // Agent runs: a prompt, and what the agent says and does, as it comes.
+//
+// What a model says is shown as text. What was truly done stands at the end, from the record and not from the model.
 
-import { add, badge, button, el, field, fill } from '../dom.js';
+import { badge, button, el, field, fill } from '../dom.js';
 import { empty, loading, notice, trying } from '../ask.js';
 import { get, path, post } from '../api.js';
 import { follow } from '../events.js';
 import { transcript } from '../cards.js';
-import { showValue } from '../values.js';
+import { showObject } from '../values.js';
 import { withLinks } from '../links.js';
 import { state, watch } from '../state.js';
-import { clock } from '../time.js';
+import { clock, took } from '../time.js';
 
 export function show(place, [id]) {
-    if (!state.runs) return void fill(place, el('h1', {}, 'Agent'), empty('This server runs no agent: no model is set.'));
+    if (!state.runs) {
+        fill(place, el('h1', {}, 'Agent'), empty('This server runs no agent: no model is set.'));
+        return undefined;
+    }
     return id ? showRun(place, id) : showRuns(place);
 }
 
@@ -28,56 +33,120 @@ function showRuns(place) {
     fill(place, el('h1', {}, 'Agent'),
         el('form', { class: 'card', on: { submit } }, field('What shall be done?', prompt, `It works in ${state.workspace}, and asks you where the policy asks.`),
             el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Start'))), list);
-    loading(list, runsList);
+    const draw = () => loading(list, runsList);
+    draw();
+    return watch(['event'], kind => { if (kind === 'run') draw(); });
 }
 
 async function runsList() {
     const { runs = [] } = await get('/v1/runs');
     if (runs.length === 0) return empty('No run yet.');
-    return [el('h2', { class: 'section' }, 'Runs'), el('ul', { class: 'rows' }, ...runs.map(run => el('li', {}, el('a', { class: 'row', to: `runs/${encodeURIComponent(run.id)}` },
-        el('span', { class: 'row-main' }, el('strong', {}, run.prompt ?? run.id), el('span', { class: 'facts' }, clock(run.created))), el('span', { class: 'row-side' }, state_(run.state))))))];
+    return [el('h2', { class: 'section' }, 'Runs'), el('ul', { class: 'rows' }, ...runs.map(runRow))];
 }
 
-function state_(word) {
-    return badge(word ?? '', { running: 'live', waiting: 'wait', done: 'good', finished: 'good', failed: 'bad', cancelled: 'quiet' }[word]);
+function runRow(run) {
+    return el('li', {}, el('a', { class: 'row', to: `runs/${encodeURIComponent(run.id)}` },
+        el('span', { class: 'row-main' }, el('strong', {}, run.prompt ?? run.id), el('span', { class: 'facts' }, clock(run.created))),
+        el('span', { class: 'row-side' }, stateBadge(run.state))));
+}
+
+const STATES = { running: 'live', waiting: 'wait', answered: 'good', done: 'good', finished: 'good', failed: 'bad', interrupted: 'wait' };
+
+function stateBadge(word) {
+    return word ? badge(word, STATES[word]) : null;
 }
 
 function showRun(place, id) {
     const [head, log] = [el('div', {}), el('div', { class: 'run-log' })];
-    let cards = transcript();
-    let said = null;
     fill(place, head, log);
-    log.append(cards.element);
-    const draw = async () => {
-        const run = await get(path('runs', id));
-        fill(head, el('p', { class: 'crumbs' }, el('a', { to: 'runs' }, 'Agent')),
-            el('div', { class: 'title' }, el('h1', {}, 'Run'), state_(run.state)),
-            run.prompt ? el('blockquote', { class: 'prompt' }, run.prompt) : null,
-            el('div', { class: 'actions' }, ['running', 'waiting'].includes(run.state) ? button('Cancel', () => trying(() => post(path('runs', id, 'cancel')))) : null,
-                ['interrupted', 'suspended', 'paused'].includes(run.state) ? button('Go on', () => trying(() => post(path('runs', id, 'resume')))) : null));
-    };
-    const redraw = () => draw().catch(error => notice(error.message, 'bad'));
+    const redraw = () => headOf(id).then(children => fill(head, children), error => notice(error.message, 'bad'));
     redraw();
-    // What an agent says and what it does stand in the order in which they came.
-    const heard = (kind, data) => {
-        if (['begin', 'end', 'refused', 'overdue', 'request', 'answered'].includes(kind)) {
-            said = null;
-            return cards.heard(kind, data);
+    const hear = listener(log, redraw);
+    const stream = follow(path('runs', id, 'events'), { after: 0, heard: hear });
+    const unhear = watch(['event'], (kind, data) => {
+        if (kind === 'run' && data.run === id) redraw();
+        if (kind === 'answered') hear(kind, { type: 'requestOver', request: data.request });
+    });
+    return () => { stream.stop(); unhear(); };
+}
+
+async function headOf(id) {
+    const run = await get(path('runs', id));
+    const isOver = !['running', 'waiting'].includes(run.state);
+    return [
+        el('p', { class: 'crumbs' }, el('a', { to: 'runs' }, 'Agent')),
+        el('div', { class: 'title' }, el('h1', {}, 'Run'), stateBadge(run.state)),
+        run.prompt ? el('blockquote', { class: 'prompt' }, run.prompt) : null,
+        el('div', { class: 'actions' },
+            isOver ? null : button('Cancel', () => trying(() => post(path('runs', id, 'cancel')))),
+            run.state === 'interrupted' ? button('Go on', () => trying(() => post(path('runs', id, 'resume')))) : null,
+            run.session ? el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session') : null),
+    ];
+}
+
+/** Shows events in the order in which they come: what is said, then the calls, then what is said of them. */
+function listener(log, over) {
+    let [said, cards] = [null, null];
+    const calls = new Map();
+
+    function say(kind, text) {
+        if (said?.kind !== kind) {
+            said = { kind, element: el('p', { class: `said said-${kind}` }) };
+            log.append(said.element);
+            cards = null;
         }
-        const text = data.text ?? data.delta;
-        if (typeof text === 'string') {
-            if (!said) {
-                said = el('p', { class: `said ${data.kind ?? kind}` });
+        said.text = (said.text ?? '') + text;
+        fill(said.element, withLinks(said.text));
+    }
+
+    function cardsOf(call) {
+        if (!calls.has(call)) {
+            if (!cards) {
                 cards = transcript();
-                log.append(said, cards.element);
+                log.append(cards.element);
             }
-            return void add(said, [withLinks(text)]);
+            calls.set(call, cards);
         }
         said = null;
-        if (['finished', 'end', 'cancelled', 'failed'].includes(data.kind ?? kind)) redraw();
-        else log.append(el('details', { class: 'other' }, el('summary', {}, data.kind ?? kind), showValue(data)));
+        return calls.get(call);
+    }
+
+    const HEARD = {
+        text: ({ text }) => say('text', text),
+        reasoning: ({ text }) => say('reasoning', text),
+        note: ({ text }) => { said = null; say('note', text); said = null; },
+        // The parts that came before were for the eyes; this is what counts.
+        answered: ({ text }) => { if (said?.kind === 'text' && text) fill(said.element, withLinks(text)); said = null; },
+        beganAgain: ({ why }) => { if (said?.kind === 'text') said.element.remove(); said = null; HEARD.note({ text: `It begins again: ${why}` }); },
+        compacted: () => HEARD.note({ text: 'Older results were left out of what the model is shown.' }),
+        call: ({ id, name, arguments: args, at }) => cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, touches: [] }),
+        output: ({ id, text }) => cardsOf(id).heard('progress', { callId: id, text }),
+        result: ({ id, name, text, isError, durationMs, at }) => cardsOf(id).heard('end', { callId: id, tool: name, error: isError ? 'failed' : null, reply: text, durationMs, at }),
+        waiting: ({ request }) => cardsOf(request.stepId).heard('request', { request }),
+        requestOver: ({ request }) => new Set(calls.values()).forEach(list => list.heard('answered', { request })),
+        finished: outcome => { said = null; log.append(outcomeBox(outcome)); over(); },
     };
-    const stream = follow(path('runs', id, 'events'), { after: 0, heard });
-    const unhear = watch(['event'], (kind, data) => { if (kind === 'run' && data.run === id) redraw(); });
-    return () => { stream.stop(); unhear(); };
+
+    return (kind, data) => HEARD[data.type ?? kind]?.(data);
+}
+
+function asValue(text) {
+    try {
+        return typeof text === 'string' ? JSON.parse(text) : text;
+    } catch {
+        return text;
+    }
+}
+
+function outcomeBox({ end, why, text, byHost, steps, durationMs, ledger }) {
+    return el('article', { class: 'card outcome', 'aria-label': 'How it ended' },
+        el('div', { class: 'card-head' }, el('h2', {}, 'How it ended'), badge(end ?? 'over', end === 'answered' ? 'good' : 'wait')),
+        end === 'answered' ? null : el('p', {}, why ?? ''),
+        byHost && text ? el('p', { class: 'said' }, withLinks(text)) : null,
+        el('p', { class: 'facts' }, `${steps ?? 0} steps · ${took(durationMs)}`),
+        ledger ? el('details', { open: true }, el('summary', {}, 'What was truly done'), showObject(filled(ledger))) : null);
+}
+
+function filled(object) {
+    return Object.fromEntries(Object.entries(object).filter(([, value]) => !(Array.isArray(value) && value.length === 0)));
 }
