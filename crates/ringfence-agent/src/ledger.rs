@@ -203,6 +203,8 @@ impl AuditSink for Tap {
             Moment::Begin { change, .. } => heard.begin(record, change),
             Moment::End { error, reply, .. } => heard.end(record, error, reply),
             Moment::Refused { error, .. } => heard.refused(record, error),
+            Moment::Reached { refused: None } => heard.reached(record),
+            Moment::Reached { refused: Some(_) } => {}
             // Its end follows, or never does.
             Moment::Overdue { error, .. } => heard.note_error(record, error),
         }
@@ -237,6 +239,16 @@ impl Heard {
             }
         }
         change.clone_into(&mut open.change);
+    }
+
+    /// A program came to a host. Once is enough to say.
+    fn reached(&mut self, record: &Record<'_>) {
+        let Some(open) = self.open.iter_mut().find(|open| open.call == record.call_id) else { return };
+        for touch in record.touches.iter().filter(|touch| touch.verb == Verb::Fetch) {
+            if !open.hosts.contains(&touch.place.shown) {
+                open.hosts.push(touch.place.shown.clone());
+            }
+        }
     }
 
     fn end(&mut self, record: &Record<'_>, error: Option<&ToolError>, reply: &str) {

@@ -196,7 +196,7 @@ impl AuditSink for Feed {
             Moment::Begin { .. } => Some(&self.counts.begun),
             Moment::End { error: Some(_), .. } => Some(&self.counts.failed),
             Moment::Refused { .. } => Some(&self.counts.refused),
-            Moment::End { .. } | Moment::Overdue { .. } => None,
+            Moment::End { .. } | Moment::Overdue { .. } | Moment::Reached { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         let kind = match moment {
@@ -207,6 +207,10 @@ impl AuditSink for Feed {
                     json!(approved.map(|approval| approval.by.as_ref().map_or("unknown", |by| by.name.as_str())));
                 data["change"] = json!(change);
                 "begin"
+            }
+            Moment::Reached { refused } => {
+                data["error"] = json!(refused.map(|error| error.kind.name()));
+                "reached"
             }
             Moment::End { error, reply, duration } => {
                 data["error"] = json!(error.map(|error| error.kind.name()));
