@@ -5,6 +5,7 @@
 //! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
 
 mod bench_builds;
+mod bench_http;
 mod bench_mcp;
 mod bench_search;
 mod browser;
@@ -12,7 +13,9 @@ mod conformance;
 mod llmock;
 mod mcp_clients;
 mod mutants;
+mod schemathesis;
 mod searxng;
+mod server;
 #[cfg(test)]
 mod tidy;
 
@@ -21,8 +24,8 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
-                   screenshots
+                   bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
+                   schemathesis | screenshots
 
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
@@ -30,6 +33,7 @@ const USAGE: &str =
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench agent  the loop's own cost of a step, and the memory of a long session
+  bench http   the API of the server, with one session and with many
   bench mcp    our MCP server and two others with the same client
   bench sandbox
                starting programs: bare, in our jail, in other sandboxes
@@ -40,6 +44,7 @@ const USAGE: &str =
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
+  schemathesis the API of the server against a grader that makes requests of its document; fetches it on the first run
   screenshots  pictures of the page for the README, into docs/images";
 
 fn main() -> ExitCode {
@@ -53,10 +58,12 @@ fn main() -> ExitCode {
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
+        ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
+        ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),

@@ -25,6 +25,7 @@ const MOST_CALLS: usize = 64;
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct NewCall {
     /// Unique among those that are under way; one is made where it is left out.
+    #[schemars(regex(pattern = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"))]
     id: Option<String>,
     /// The tool.
     name: String,
@@ -41,6 +42,7 @@ pub(super) struct NewCall {
 pub(super) struct ComingBack {
     /// What came with the reply that put it off.
     token: String,
+    #[schemars(regex(pattern = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"))]
     id: String,
     name: String,
     #[serde(default)]

@@ -43,6 +43,7 @@ pub(super) struct Undo {
     workspace: Option<String>,
     change: Option<String>,
     session: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     since: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
@@ -66,6 +67,7 @@ pub(super) struct Redo {
 pub(super) struct At {
     workspace: Option<String>,
     /// `.` where it is left out.
+    #[schemars(length(min = 1))]
     path: Option<String>,
 }
 

@@ -224,7 +224,7 @@ impl Routes {
         (router, document)
     }
 
-    fn describe<A: JsonSchema>(&mut self, line: &Line, content: Value) {
+    fn describe<A: JsonSchema + DeserializeOwned>(&mut self, line: &Line, content: Value) {
         let mut parameters: Vec<Value> = names_in(line.path)
             .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
             .collect();
@@ -236,7 +236,10 @@ impl Routes {
         });
         if takes_body {
             let schema = self.schemas.subschema_for::<A>();
-            operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
+            // Nothing is an empty object, where that says enough.
+            let required = serde_json::from_str::<A>("{}").is_err();
+            operation["requestBody"] =
+                json!({"required": required, "content": {"application/json": {"schema": schema}}});
         } else {
             parameters.extend(query_parameters(&self.schemas.root_schema_for::<A>()));
         }

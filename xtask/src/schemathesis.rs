@@ -1,0 +1,48 @@
+//! `cargo xtask schemathesis`: the API of `ringfence serve` against `schemathesis`, which makes requests from the OpenAPI
+//! document, right ones and wrong ones, and looks whether the answers are what the document says.
+//!
+//! It is fetched into `target/tmp/schemathesis` on the first run, which needs the network and `python3`. What cannot be
+//! fetched is said, and counts as a failure: nothing was shown then.
+
+use std::process::Command;
+
+use crate::server::Served;
+use crate::{root, say};
+
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+/// What is looked at. Left out are those that take every 404 and 410 for a mistake: a session that is over is told apart from
+/// one that never was, and a session that is not paused cannot be resumed.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
+                      response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth";
+
+/// False if schemathesis had a complaint, or could not be had.
+pub(crate) fn run() -> bool {
+    let place = root().join("target/tmp/schemathesis");
+    let python = place.join("venv/bin/python");
+    let done = |command: &mut Command| command.status().is_ok_and(|status| status.success());
+    let has_venv = python.exists() || done(Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")));
+    if !has_venv || !done(Command::new(&python).args(["-m", "pip", "install", "--quiet", SCHEMATHESIS])) {
+        say("schemathesis was not tried: `python3 -m venv` and once the network are needed");
+        return false;
+    }
+    let Some(served) = Served::start(&place, &["--wait", "0", "--rate", "100000"], false) else {
+        say("the server did not start");
+        return false;
+    };
+    let Some(token) = served.page_token() else {
+        say("the server let no page in");
+        return false;
+    };
+    let mut command = Command::new(place.join("venv/bin/st"));
+    command.current_dir(&place).args(["run", &format!("http://{}/v1/openapi.json", served.address)]);
+    command.args([
+        "--url",
+        &format!("http://{}", served.address),
+        "--header",
+        &format!("Authorization: Bearer {token}"),
+    ]);
+    // A stream of events has no end.
+    command.args(["--exclude-path-regex", "events$", "--checks", CHECKS, "--max-examples", "50"]);
+    done(command.args(["--request-timeout", "20", "--no-color"]))
+}
