@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
 
+mod acp;
 mod agent;
 mod agent_crash;
 mod api;
