@@ -21,7 +21,7 @@ const SHORT: usize = 160;
 pub struct MemoryLost(#[source] pub std::io::Error);
 
 /// Keeps what is said, as it is said.
-pub trait Memory: Send + fmt::Debug {
+pub trait Memory: Send + Sync + fmt::Debug {
     fn keep(&mut self, message: &Message) -> Result<(), MemoryLost>;
 }
 

@@ -1,4 +1,4 @@
-//! The command line: `ringfence call`, `agent`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
+//! The command line: `ringfence call`, `agent`, `acp`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
 //! with changes: `log`, `diff`, `undo` and `redo`.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
@@ -16,6 +16,7 @@ use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost,
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::acp::{AcpOptions, Pipes, acp};
 use crate::agent::{AgentOptions, NoModel, SessionError, Voice, agent};
 use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
@@ -60,6 +61,8 @@ enum Command {
     /// Let a model work on a prompt with the tools; without one, talk with it here. Exit code 0 is an answer, 1 a run that
     /// ended without one, 3 a model that cannot be had, 130 a cancelled run.
     Agent(AgentOptions),
+    /// Serve the agent to an editor over the Agent Client Protocol, on standard input and output.
+    Acp(AcpOptions),
     #[command(flatten)]
     Changes(ChangesCommand),
     /// See the calls that wait for a person's answer, and answer them.
@@ -346,6 +349,10 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             call(&wired, tool, json)
         }
         Command::Agent(options) => agent(settings, &environment, options, Voice::real()),
+        Command::Acp(options) => {
+            let pipes = Pipes { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
+            acp(settings, &environment, options, pipes).map(|()| SUCCESS)
+        }
         Command::Doctor { json } => {
             let workspace = workspace_of(&settings, &environment).ok();
             let clients = find(Places::of(&environment, workspace.as_deref()));

@@ -1,8 +1,9 @@
 //! Ringfence as a library: config, wiring and fronts.
 //!
-//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line
-//! and `mcp` the one for agents.
+//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line,
+//! `mcp` the one for agents and `acp` the one for editors.
 
+mod acp;
 pub mod agent;
 pub mod agents_config;
 mod api;
@@ -18,6 +19,7 @@ mod launch;
 mod limits_config;
 pub mod log;
 pub mod mcp;
+pub mod mode;
 mod owner;
 mod page;
 mod policy_text;

@@ -25,6 +25,7 @@ use ringfence_web::{Net, Proxy};
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
 use crate::log::{All, LogLines};
 use crate::mcp::roots::{Narrowed, Roots};
+use crate::mode::{Modes, Tightened};
 use crate::run::{RunError, Start, graph_of, new_run, run_state};
 use crate::run_log::RunLog;
 use crate::store::SqliteStore;
@@ -104,6 +105,11 @@ pub fn workspace_of(settings: &Settings, environment: &Environment) -> Result<Pa
     Ok(resolve_workspace(settings.workspace.as_deref(), &surroundings(settings, environment))?)
 }
 
+/// The same, if it is there: nothing is made.
+pub(crate) fn existing_workspace(settings: &Settings, environment: &Environment) -> Option<PathBuf> {
+    find_workspace(settings.workspace.as_deref(), &surroundings(settings, environment)).ok()
+}
+
 /// The workspace, by a name that no other directory has.
 pub fn directory_of(settings: &Settings, environment: &Environment) -> Result<String, WireError> {
     Ok(content_id(workspace_of(settings, environment)?.as_os_str().as_encoded_bytes()))
@@ -116,14 +122,16 @@ pub struct Seat {
     pub resumed: Option<(String, BitSet)>,
     /// Hears every record, once the audit log has it.
     pub ear: Option<Box<dyn AuditSink>>,
+    /// What the session is tightened to, while it goes on.
+    pub modes: Modes,
 }
 
 /// Who works with the host.
 #[derive(Debug)]
 enum Who {
     Agent,
-    /// Our own agent, and the session that it goes on with.
-    Own(Option<(String, BitSet)>),
+    /// Our own agent, the session that it goes on with, and what that is tightened to.
+    Own(Option<(String, BitSet)>, Modes),
     /// An agent behind a client of the Model Context Protocol.
     Client(Roots),
     /// Somebody who typed a command, and is the one who would be asked about it.
@@ -135,7 +143,7 @@ impl Who {
     fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
-            Self::Own(_) => "agent",
+            Self::Own(..) => "agent",
             Self::Client(_) => "mcp",
         }
     }
@@ -163,8 +171,8 @@ pub fn wire_own(
     approver: Box<dyn Approver>,
     seat: Seat,
 ) -> Result<Wired, WireError> {
-    let Seat { resumed, ear } = seat;
-    wire_for(Who::Own(resumed), settings, environment, Ends { approver, tap: ear })
+    let Seat { resumed, ear, modes } = seat;
+    wire_for(Who::Own(resumed, modes), settings, environment, Ends { approver, tap: ear })
 }
 
 /// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
@@ -199,7 +207,7 @@ struct Ends {
 fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, ends: Ends) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = match &who {
-        Who::Agent | Who::Own(_) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
+        Who::Agent | Who::Own(..) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
         // Where there is no workspace, there are no changes either.
         Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
     };
@@ -237,7 +245,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         check_tools(rule, &registry, settings.dialect)?;
     }
     let resumed = match &mut who {
-        Who::Own(resumed) => resumed.take(),
+        Who::Own(resumed, _) => resumed.take(),
         Who::Agent | Who::Client(_) | Who::Person => None,
     };
     let (id, been_through) = resumed.unwrap_or_else(|| (new_session_id(who.prefix()), BitSet::default()));
@@ -245,7 +253,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         id,
         principal: match &who {
             Who::Agent => Principal::agent("command line"),
-            Who::Own(_) => Principal::agent("agent"),
+            Who::Own(..) => Principal::agent("agent"),
             Who::Client(_) => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
@@ -264,7 +272,8 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     let host = Host::new(Parts {
         policy: match who {
             Who::Client(roots) => Box::new(Narrowed { policy, roots }),
-            Who::Agent | Who::Own(_) | Who::Person => Box::new(policy),
+            Who::Own(_, modes) => Box::new(Tightened { policy, modes }),
+            Who::Agent | Who::Person => Box::new(policy),
         },
         approver: ends.approver,
         audit: audit(&settings, run.as_deref(), ends.tap)?,

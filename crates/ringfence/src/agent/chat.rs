@@ -18,10 +18,11 @@ use super::fronts::{Writer, finished};
 use super::line_reader::{Line, LineReader, Modes, Worth};
 use super::markdown::Markdown;
 use super::open_model::open_model;
-use super::{CANCELLED, Making, cards};
+use super::{CANCELLED, Making, approver, cards};
 use crate::changes_text;
 use crate::cli::{Failure, make_call};
 use crate::config::{Environment, Settings};
+use crate::mode;
 use crate::prompt::first_sentence;
 use crate::sessions::Saved;
 use crate::signals::{Came, Signals};
@@ -90,11 +91,14 @@ impl Chat<'_> {
     }
 
     fn begin(&self, runtime: &Runtime, screen: &Arc<Screen>, resume: Option<&str>) -> Result<Talk, Failure> {
+        let front = Arc::clone(screen) as Arc<dyn Front>;
         let making = Making {
             model: open_model(&self.settings.model, self.environment)?,
+            approver: approver(&self.settings, self.environment, &front),
             settings: self.settings.clone(),
             environment: self.environment,
-            front: Arc::clone(screen) as Arc<dyn Front>,
+            front,
+            modes: mode::Modes::default(),
         };
         let made = making.make(resume)?;
         let (agent, history, saved) = runtime.block_on(made.begin(&CancellationToken::new()))?;

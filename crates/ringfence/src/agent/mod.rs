@@ -6,7 +6,7 @@
 //!
 //! Not here: the loop (`ringfence-agent`), and where a session is kept (`sessions.rs`).
 
-mod cards;
+pub(crate) mod cards;
 mod chat;
 mod fronts;
 mod instructions;
@@ -25,14 +25,16 @@ use ringfence_kernel::{Approver, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
 use self::chat::Chat;
+pub(crate) use self::fronts::finished;
 use self::fronts::{Lines, Progress, Writer};
 use self::instructions::system_prompt;
 pub use self::open_model::NoModel;
-use self::open_model::open_model;
+pub(crate) use self::open_model::open_model;
 use crate::agents_config::Provider;
 use crate::approve::{by_setting, nobody};
 use crate::cli::{Failure, until_cancelled, warn_of};
 use crate::config::{Environment, Settings};
+use crate::mode::Modes;
 pub use crate::sessions::SessionError;
 use crate::sessions::{Head, Resumed, Saved, Sessions};
 use crate::signals::Signals;
@@ -60,12 +62,29 @@ pub(crate) struct AgentOptions {
     /// Only say whether the model can be reached.
     #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume"])]
     health: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// Which model, where it is not the one of the config.
+#[derive(Debug, Args)]
+pub(crate) struct ModelOptions {
     /// Another model of the same provider.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Play the answers of a file instead of asking a model.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
+}
+
+impl ModelOptions {
+    pub(crate) fn choose(self, settings: &mut Settings) {
+        settings.model.model = self.model.or(settings.model.model.take());
+        if let Some(script) = self.script {
+            settings.model.script = Some(script);
+            settings.model.provider = Some(Provider::Script);
+        }
+    }
 }
 
 /// Where a front prints.
@@ -91,12 +110,8 @@ pub(crate) fn agent(
     options: AgentOptions,
     voice: Voice,
 ) -> Result<u8, Failure> {
-    let AgentOptions { prompt, prompt_flag, json, resume, health, model, script } = options;
-    settings.model.model = model.or(settings.model.model);
-    if let Some(script) = script {
-        settings.model.script = Some(script);
-        settings.model.provider = Some(Provider::Script);
-    }
+    let AgentOptions { prompt, prompt_flag, json, resume, health, model } = options;
+    model.choose(&mut settings);
     let model = open_model(&settings.model, environment)?;
     let Voice { out, err, at_terminal, can_talk } = voice;
     let (out, err) = (Writer::new(out), Writer::new(err));
@@ -116,7 +131,9 @@ pub(crate) fn agent(
             (Arc::new(Progress { out: err, terminal }), Some(out))
         }
     };
-    let made = Making { settings, environment, model, front }.make(resume.as_deref())?;
+    let approver = approver(&settings, environment, &front);
+    let making = Making { settings, environment, model, front, approver, modes: Modes::default() };
+    let made = making.make(resume.as_deref())?;
     let outcome = one_prompt(made, &prompt)?;
     if let Some(answers) = answers {
         // For a person's eyes nothing hides in it; programs get it as it is.
@@ -151,27 +168,29 @@ fn exit_code(end: &End) -> u8 {
 }
 
 /// What an agent is made from.
-struct Making<'a> {
-    settings: Settings,
-    environment: &'a Environment,
-    model: Arc<dyn Model>,
-    front: Arc<dyn Front>,
+pub(crate) struct Making<'a> {
+    pub(crate) settings: Settings,
+    pub(crate) environment: &'a Environment,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) front: Arc<dyn Front>,
+    pub(crate) approver: Box<dyn Approver>,
+    pub(crate) modes: Modes,
 }
 
 /// An agent on a workspace, and the session that it goes on with.
-struct Made {
-    wired: Wired,
+pub(crate) struct Made {
+    pub(crate) wired: Wired,
     model: Arc<dyn Model>,
     front: Arc<dyn Front>,
     tap: Tap,
     saved: Saved,
-    resumed: Option<Resumed>,
+    pub(crate) resumed: Option<Resumed>,
 }
 
 impl Making<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
-    fn make(self, resume: Option<&str>) -> Result<Made, Failure> {
-        let Self { settings, environment, model, front } = self;
+    pub(crate) fn make(self, resume: Option<&str>) -> Result<Made, Failure> {
+        let Self { settings, environment, model, front, approver, modes } = self;
         let sessions = Sessions::new(&settings.state);
         let directory = crate::wire::directory_of(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
@@ -184,8 +203,8 @@ impl Making<'_> {
         let seat = Seat {
             resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.bits)),
             ear: Some(Box::new(tap.clone())),
+            modes,
         };
-        let approver = approver(&settings, environment, &front);
         let wired = wire_own(settings, environment, approver, seat)?;
         warn_of(&wired);
         let head = Head::new(&wired, model.name());
@@ -196,7 +215,7 @@ impl Making<'_> {
 
 impl Made {
     /// The agent, and the history that it goes on with.
-    async fn begin(self, cancel: &CancellationToken) -> Result<(Agent, History, Saved), Failure> {
+    pub(crate) async fn begin(self, cancel: &CancellationToken) -> Result<(Agent, History, Saved), Failure> {
         let Self { wired, model, front, tap, saved, resumed } = self;
         let system = system_prompt(&wired.host, &wired.session, &wired.settings, cancel).await?;
         let memory = Box::new(saved.clone());
@@ -253,7 +272,7 @@ fn one_prompt(made: Made, prompt: &str) -> Result<Outcome, Failure> {
         }
         let (agent, mut history, saved) = made.begin(&cancel).await?;
         let outcome = agent.run(prompt, &mut history, &cancel).await;
-        saved.keep_outcome(&fronts::finished(&outcome))?;
+        saved.keep_outcome(&finished(&outcome))?;
         Ok(outcome)
     });
     // A worker that a file system holds must not hold the program too.

@@ -43,6 +43,7 @@ use self::guarded::Guarded;
 pub use self::http::{Listening, ServeError};
 use self::in_flight::InFlight;
 use self::lines::Wire;
+pub(crate) use self::resources::unescaped;
 use self::roots::Roots;
 use self::server::Server;
 use self::talk::{Source, Talk};

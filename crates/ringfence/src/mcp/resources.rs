@@ -94,7 +94,7 @@ fn refusal(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
 }
 
 /// Text of a URI without its escapes. Nothing where they make no text.
-pub(super) fn unescaped(text: &str) -> Option<String> {
+pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {

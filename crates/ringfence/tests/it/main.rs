@@ -1,8 +1,10 @@
 //! What the program promises, tested through the binary as people and agents run it.
 
+#![recursion_limit = "256"]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
 
+mod acp;
 mod agent;
 mod agent_chat;
 mod agent_crash;

@@ -1,0 +1,392 @@
+//! `ringfence acp` through the binary: an editor that is lines of JSON, and a model that plays a script.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::{call, text};
+use crate::site::Site;
+
+/// Longer than any answer takes, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cancelled prompt is over within this.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// An editor, and the agent that it started.
+struct Editor {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    last_id: u64,
+    /// Everything that came in.
+    heard: Vec<Value>,
+}
+
+impl Editor {
+    fn start(site: &Site, answers: &[Value], arguments: &[&str]) -> Self {
+        let script: String = answers.iter().map(|answer| format!("{answer}\n")).collect();
+        std::fs::write(site.current.join("script.jsonl"), script).unwrap();
+        Self::bare(site, &[&["acp", "--script", "script.jsonl"], arguments].concat())
+    }
+
+    fn bare(site: &Site, arguments: &[&str]) -> Self {
+        let mut command = site.command(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:.300}"));
+                if sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        let mut editor = Self { child, input, lines, last_id: 0, heard: Vec::new() };
+        let hello = editor.request("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        assert_eq!(hello["result"]["protocolVersion"], 1, "{hello}");
+        assert_eq!(hello["result"]["agentCapabilities"]["loadSession"], true);
+        editor
+    }
+
+    fn send(&mut self, message: &Value) {
+        let mut input = self.input.as_ref().unwrap();
+        input.write_all(format!("{message}\n").as_bytes()).unwrap();
+    }
+
+    /// Sends a request, and does not wait.
+    fn ask(&mut self, method: &str, params: Value) -> u64 {
+        self.last_id += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}));
+        self.last_id
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params);
+        self.answer_to(id)
+    }
+
+    fn answer_to(&mut self, id: u64) -> Value {
+        self.wait(|message| message["id"] == id && message.get("method").is_none())
+    }
+
+    fn wait(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let message = self.lines.recv_timeout(PATIENCE).unwrap();
+            self.heard.push(message.clone());
+            if wanted(&message) {
+                return message;
+            }
+        }
+    }
+
+    fn new_session(&mut self, site: &Site) -> String {
+        let said = self.request("session/new", json!({"cwd": site.workspace, "mcpServers": []}));
+        assert_eq!(said["result"]["modes"]["currentModeId"], "configured", "{said}");
+        said["result"]["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        self.ask("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
+    }
+
+    /// Waits for a question, and chooses an option.
+    fn choose(&mut self, option: &str) -> Value {
+        let asked = self.wait(|message| message["method"] == "session/request_permission");
+        let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
+        self.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": outcome}));
+        asked
+    }
+
+    fn cancel(&mut self, session: &str) {
+        self.send(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}));
+    }
+
+    /// The updates of a kind that came so far.
+    fn updates(&self, kind: &str) -> Vec<&Value> {
+        let updates = self.heard.iter().map(|message| &message["params"]["update"]);
+        updates.filter(|update| update["sessionUpdate"] == kind).collect()
+    }
+
+    /// The chunks of a kind, put together.
+    fn said(&self, kind: &str) -> String {
+        self.updates(kind).iter().map(|update| update["content"]["text"].as_str().unwrap()).collect()
+    }
+
+    /// Closes the input, and waits for the end.
+    fn leave(mut self) -> Option<i32> {
+        drop(self.input.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Editor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(path: &str, content: &str) -> Value {
+    call("write_file", json!({"path": path, "content": content}))
+}
+
+#[test]
+fn a_prompt_streams_text_and_thoughts_and_cards() {
+    let site = Site::new();
+    let answers = [
+        json!({"reasoning": "Let me see.", "calls": [
+            {"name": "write_file", "arguments": {"path": "a.txt", "content": "one\n"}},
+            {"name": "read_file", "arguments": {"path": "nowhere.txt"}},
+        ]}),
+        text("It is done."),
+    ];
+    let mut editor = Editor::start(&site, &answers, &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "write a.txt");
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(editor.said("agent_thought_chunk"), "Let me see.");
+    let said = editor.said("agent_message_chunk");
+    assert!(said.starts_with("It is done.") && said.contains("What was done:\n- created  a.txt"), "{said}");
+    let cards = editor.updates("tool_call");
+    assert_eq!((&cards[0]["kind"], &cards[1]["kind"]), (&json!("edit"), &json!("read")));
+    assert_eq!(cards[0]["locations"][0]["path"], json!(site.workspace.join("a.txt")));
+    let ends = editor.updates("tool_call_update");
+    assert_eq!((&ends[0]["status"], &ends[1]["status"]), (&json!("completed"), &json!("failed")));
+    let diff = json!({"type": "diff", "path": site.workspace.join("a.txt"), "oldText": null, "newText": "one\n"});
+    assert_eq!(ends[0]["content"], json!([diff]));
+    assert_eq!(site.read("a.txt"), "one\n");
+    assert!(editor.heard.iter().all(|message| message["jsonrpc"] == "2.0"));
+    assert_eq!(editor.leave(), Some(0));
+}
+
+#[test]
+fn a_change_is_asked_about_with_its_diff_and_a_yes_makes_it() {
+    let site = Site::new();
+    site.write("a.txt", "one\ntwo\n");
+    let mut editor = Editor::start(&site, &[write("a.txt", "one\n2\n"), text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "change it");
+    let asked = editor.choose("allow");
+    let diff = json!({
+        "type": "diff", "path": site.workspace.join("a.txt"), "oldText": "one\ntwo\n", "newText": "one\n2\n",
+    });
+    assert_eq!(asked["params"]["toolCall"]["content"][1], diff, "{asked}");
+    assert_eq!(asked["params"]["toolCall"]["toolCallId"], "card-1");
+    let kinds: Vec<&Value> =
+        asked["params"]["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
+    assert_eq!(kinds, ["allow_once", "reject_once"]);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(site.read("a.txt"), "one\n2\n");
+    let records = site.run(&["audit", "show", "--json"]).out;
+    assert!(records.contains("user of the editor") && records.contains("relayed"), "{records}");
+}
+
+#[test]
+fn a_no_leaves_everything_as_it_is() {
+    for option in ["reject", "always"] {
+        let site = Site::new();
+        site.write("a.txt", "one\n");
+        let mut editor = Editor::start(&site, &[write("a.txt", "two\n"), text("ok")], &[]);
+        let session = editor.new_session(&site);
+        let id = editor.prompt(&session, "change it");
+        editor.choose(option);
+        assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+        assert_eq!(site.read("a.txt"), "one\n");
+        let last = *editor.updates("tool_call_update").last().unwrap();
+        assert_eq!(last["status"], "failed", "{last}");
+        assert!(last.to_string().contains("the user said no"), "{last}");
+    }
+}
+
+#[test]
+fn what_needs_a_person_is_not_asked_of_the_editor_and_says_where_it_waits() {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    let read = call("read_file", json!({"path": ".env"}));
+    let mut editor = Editor::start(&site, &[read, text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "read it");
+    let waits = editor.wait(|message| message["params"]["update"]["status"] == "pending");
+    assert!(waits.to_string().contains("ringfence approvals answer"), "{waits}");
+    editor.cancel(&session);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
+    assert!(editor.heard.iter().all(|message| message["method"] != "session/request_permission"));
+    assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
+}
+
+#[test]
+fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
+    let site = Site::new();
+    site.write("a.txt", "one\n");
+    let stalls = json!({"text": "I think", "stall": true});
+    let mut editor = Editor::start(&site, &[stalls, write("a.txt", "two\n"), text("well")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "hello");
+    editor.wait(|message| message["params"]["update"]["content"]["text"] == "think");
+    let second = editor.prompt(&session, "and?");
+    assert!(editor.answer_to(second)["error"]["message"].as_str().unwrap().contains("still worked on"));
+    let before = Instant::now();
+    editor.cancel(&session);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    // The same while the user is asked: the question is taken back.
+    let id = editor.prompt(&session, "change it");
+    let asked = editor.wait(|message| message["method"] == "session/request_permission");
+    let before = Instant::now();
+    editor.cancel(&session);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    let taken_back = editor.heard.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
+    assert_eq!(taken_back["params"]["requestId"], asked["id"]);
+    assert_eq!(site.read("a.txt"), "one\n");
+    let id = editor.prompt(&session, "well?");
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+}
+
+#[test]
+fn every_end_has_its_stop_reason() {
+    let cases: [(&[Value], &str); 5] = [
+        (&[json!({"refusal": "I will not"})], "refusal"),
+        (&[json!({"text": "so", "finish": "length"}), json!({"text": "so", "finish": "length"})], "max_tokens"),
+        (&[text(""), text("")], "end_turn"),
+        (&[call("list_directory", json!({"path": "."})), text("stopped")], "max_turn_requests"),
+        (&[], "the script has no further answer"),
+    ];
+    for (answers, expected) in cases {
+        let site = Site::new();
+        let config = site.root().join("agent.toml");
+        let steps = if expected == "max_turn_requests" { 1 } else { 5 };
+        std::fs::write(&config, format!("[agents.defaults]\nmax_tool_iterations = {steps}\n")).unwrap();
+        let mut editor = Editor::start(&site, answers, &["--config", config.to_str().unwrap()]);
+        let session = editor.new_session(&site);
+        let id = editor.prompt(&session, "go");
+        let said = editor.answer_to(id);
+        let found = said["result"]["stopReason"].as_str().or(said["error"]["message"].as_str()).unwrap();
+        assert_eq!(found, expected);
+        assert!(!editor.said("agent_message_chunk").trim().is_empty(), "{expected}: nothing was said");
+    }
+}
+
+#[test]
+fn a_session_is_loaded_with_what_was_said_and_resumed_without() {
+    let site = Site::new();
+    let mut editor = Editor::start(&site, &[write("a.txt", "one\n"), text("I wrote it.")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "write a.txt");
+    editor.answer_to(id);
+    assert_eq!(editor.leave(), Some(0));
+
+    let mut editor = Editor::start(&site, &[text("As I said.")], &[]);
+    let listed = editor.request("session/list", json!({}));
+    assert_eq!(listed["result"]["sessions"][0]["sessionId"], session.as_str(), "{listed}");
+    assert_eq!(listed["result"]["sessions"][0]["title"], "write a.txt");
+    let known = json!({"sessionId": session, "cwd": site.workspace, "mcpServers": []});
+    let loaded = editor.request("session/load", known.clone());
+    assert_eq!(loaded["result"]["modes"]["currentModeId"], "configured", "{loaded}");
+    assert_eq!(editor.said("user_message_chunk"), "write a.txt");
+    assert_eq!(editor.said("agent_message_chunk"), "I wrote it.");
+    assert_eq!(editor.updates("tool_call")[0]["title"], "write_file a.txt");
+    assert_eq!(editor.updates("tool_call_update")[0]["status"], "completed");
+    let id = editor.prompt(&session, "and?");
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+
+    let before = editor.heard.len();
+    assert!(editor.request("session/resume", known)["result"].is_object());
+    assert_eq!(editor.heard.len(), before + 1);
+    assert_eq!(editor.request("session/close", json!({"sessionId": session}))["result"], json!({}));
+    let id = editor.prompt(&session, "and?");
+    assert_eq!(editor.answer_to(id)["error"]["code"], -32002);
+    let unknown = json!({"sessionId": "agent-nowhere", "cwd": site.workspace, "mcpServers": []});
+    assert_eq!(editor.request("session/load", unknown)["error"]["code"], -32002);
+}
+
+#[test]
+fn a_mode_tightens_and_goes_back_to_what_the_config_says() {
+    let site = Site::new();
+    let answers = [write("a.txt", "1"), text("ok"), write("b.txt", "2"), text("ok"), write("c.txt", "3"), text("ok")];
+    let mut editor = Editor::start(&site, &answers, &[]);
+    let session = editor.new_session(&site);
+    let set = |editor: &mut Editor, mode: &str| {
+        editor.request("session/set_mode", json!({"sessionId": session, "modeId": mode}))
+    };
+    assert_eq!(set(&mut editor, "read-only")["result"], json!({}));
+    let id = editor.prompt(&session, "write");
+    editor.answer_to(id);
+    assert!(!site.workspace.join("a.txt").exists());
+    assert!(editor.heard.iter().any(|message| message.to_string().contains("the mode `read-only`")));
+    set(&mut editor, "ask");
+    let id = editor.prompt(&session, "write");
+    let asked = editor.choose("allow");
+    assert!(asked.to_string().contains("the mode `ask`"), "{asked}");
+    editor.answer_to(id);
+    assert_eq!(site.read("b.txt"), "2");
+    set(&mut editor, "configured");
+    let id = editor.prompt(&session, "write");
+    editor.answer_to(id);
+    assert_eq!(site.read("c.txt"), "3");
+    assert!(set(&mut editor, "yolo")["error"]["message"].as_str().unwrap().contains("configured, ask, read-only"));
+}
+
+#[test]
+fn a_session_works_only_where_the_user_said_so() {
+    let site = Site::new();
+    let config = site.root().join("agent.toml");
+    let declared = site.root().join("declared");
+    std::fs::create_dir(&declared).unwrap();
+    std::fs::write(&config, format!("[workspaces]\nother = {declared:?}\n")).unwrap();
+    let mut editor = Editor::start(&site, &[write("a.txt", "x"), text("ok")], &["--config", config.to_str().unwrap()]);
+    for cwd in [site.outside.to_str().unwrap(), "/", "relative", site.workspace.join("none").to_str().unwrap()] {
+        let said = editor.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
+        let message = said["error"]["message"].as_str().unwrap();
+        assert!(message.contains("[workspaces]") && !message.contains(site.root().to_str().unwrap()), "{message}");
+    }
+    let said = editor.request("session/new", json!({"cwd": declared, "mcpServers": []}));
+    let session = said["result"]["sessionId"].as_str().unwrap().to_owned();
+    let id = editor.prompt(&session, "write");
+    editor.answer_to(id);
+    assert!(declared.join("a.txt").exists() && !site.workspace.join("a.txt").exists());
+}
+
+#[test]
+fn a_missing_model_says_the_three_ways() {
+    let site = Site::new();
+    let mut editor = Editor::bare(&site, &["acp"]);
+    let said = editor.request("session/new", json!({"cwd": site.workspace, "mcpServers": []}));
+    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "--script demo.jsonl"] {
+        assert!(said["error"]["message"].as_str().unwrap().contains(way), "no {way} in {said}");
+    }
+}
+
+#[test]
+fn whatever_comes_in_gets_an_answer() {
+    let site = Site::new();
+    let mut editor = Editor::start(&site, &[], &[]);
+    let cases = [
+        ("nonsense", -32700),
+        ("[]", -32600),
+        ("{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"initialize\"}", -32600),
+        ("{\"jsonrpc\":\"2.0\",\"id\":9,\"id\":9,\"method\":\"initialize\"}", -32600),
+        ("{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"fs/nothing\"}", -32601),
+        ("{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"session/new\",\"params\":{}}", -32602),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"x\",\"prompt\":[]}}",
+            -32002,
+        ),
+    ];
+    for (line, code) in cases {
+        editor.input.as_ref().unwrap().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+        let said = editor.wait(|_| true);
+        assert_eq!(said["error"]["code"], code, "{line}: {said}");
+    }
+    // What is no question of ours, or a notification that nobody knows, is let be.
+    editor.send(&json!({"jsonrpc": "2.0", "id": 77, "result": {}}));
+    editor.send(&json!({"jsonrpc": "2.0", "method": "session/wave", "params": {}}));
+    editor.request("initialize", json!({"protocolVersion": 1}));
+    assert_eq!(editor.leave(), Some(0));
+}
