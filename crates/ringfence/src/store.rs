@@ -62,6 +62,7 @@ const MIGRATIONS: &[&str] = &[
 ",
     "
     CREATE TABLE sittings (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
+    CREATE TABLE runs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
 ",
     "
     CREATE TABLE sessions (
@@ -86,6 +87,22 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX entries_of_sessions ON entries (session, number);
 ",
 ];
+
+/// What the API keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shelf {
+    Sessions,
+    Runs,
+}
+
+impl Shelf {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Sessions => "sittings",
+            Self::Runs => "runs",
+        }
+    }
+}
 
 /// Requests and grants that outlive the process.
 #[derive(Debug)]
@@ -126,23 +143,27 @@ impl SqliteStore {
         })
     }
 
-    /// Keeps a session of the API, in place of what was kept of it before, and of all only so many.
-    pub fn keep_sitting(&self, id: &str, body: &str, most: usize) -> Result<(), StoreLost> {
+    /// Keeps something of the API, in place of what was kept under its id before, and of all only so many.
+    pub(crate) fn keep(&self, shelf: Shelf, id: &str, body: &str, most: usize) -> Result<(), StoreLost> {
+        let table = shelf.table();
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let query = "INSERT INTO sittings (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2";
-            change.execute(query, [id, body])?;
-            let query = "DELETE FROM sittings WHERE number NOT IN
-                         (SELECT number FROM sittings ORDER BY number DESC LIMIT ?1)";
-            change.execute(query, [i64::try_from(most).unwrap_or(i64::MAX)])?;
+            let query =
+                format!("INSERT INTO {table} (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2");
+            change.execute(&query, [id, body])?;
+            let query = format!(
+                "DELETE FROM {table} WHERE number NOT IN (SELECT number FROM {table} ORDER BY number DESC LIMIT ?1)"
+            );
+            change.execute(&query, [i64::try_from(most).unwrap_or(i64::MAX)])?;
             Ok(change.commit()?)
         })
     }
 
-    /// What is kept of sessions of the API, the oldest first.
-    pub fn sittings(&self) -> Result<Vec<String>, StoreLost> {
+    /// What is kept there, the oldest first.
+    pub(crate) fn kept(&self, shelf: Shelf) -> Result<Vec<String>, StoreLost> {
         self.read(Vec::new(), |connection| {
-            let mut statement = connection.prepare("SELECT body FROM sittings ORDER BY number")?;
+            let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
+            let mut statement = connection.prepare(&query)?;
             Ok(statement.query_map([], text)?.collect::<Result<_, _>>()?)
         })
     }

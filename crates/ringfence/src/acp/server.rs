@@ -154,6 +154,7 @@ impl Server {
                 environment: &environment,
                 front: front as Arc<dyn Front>,
                 modes: its_modes,
+                also: None,
             };
             making.make(id.as_deref())
         });

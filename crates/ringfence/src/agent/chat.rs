@@ -99,6 +99,7 @@ impl Chat<'_> {
             environment: self.environment,
             front,
             modes: mode::Modes::default(),
+            also: None,
         };
         let made = making.make(resume)?;
         let (agent, history, saved) = runtime.block_on(made.begin(&CancellationToken::new()))?;

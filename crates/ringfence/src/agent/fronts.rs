@@ -97,7 +97,8 @@ impl Front for Lines {
     }
 }
 
-fn line(event: &Event<'_>) -> Value {
+/// An event for programs.
+pub(crate) fn line(event: &Event<'_>) -> Value {
     match event {
         Event::Step { step } => json!({"type": "step", "step": step}),
         Event::Text { text } => json!({"type": "text", "text": text}),

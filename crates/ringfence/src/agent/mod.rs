@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use ringfence_agent::{Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap};
-use ringfence_kernel::{Approver, visible, visible_line};
+use ringfence_kernel::{Approver, AuditSink, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
 use self::chat::Chat;
-pub(crate) use self::fronts::finished;
 use self::fronts::{Lines, Progress, Writer};
+pub(crate) use self::fronts::{finished, line};
 use self::instructions::system_prompt;
 pub use self::open_model::NoModel;
 pub(crate) use self::open_model::open_model;
@@ -34,6 +34,7 @@ use crate::agents_config::Provider;
 use crate::approve::{by_setting, nobody};
 use crate::cli::{Failure, until_cancelled, warn_of};
 use crate::config::{Environment, Settings};
+use crate::log::All;
 use crate::mode::Modes;
 pub use crate::sessions::SessionError;
 use crate::sessions::{Head, Resumed, Saved, Sessions};
@@ -132,7 +133,7 @@ pub(crate) fn agent(
         }
     };
     let approver = approver(&settings, environment, &front);
-    let making = Making { settings, environment, model, front, approver, modes: Modes::default() };
+    let making = Making { settings, environment, model, front, approver, modes: Modes::default(), also: None };
     let made = making.make(resume.as_deref())?;
     let outcome = one_prompt(made, &prompt)?;
     if let Some(answers) = answers {
@@ -175,6 +176,8 @@ pub(crate) struct Making<'a> {
     pub(crate) front: Arc<dyn Front>,
     pub(crate) approver: Box<dyn Approver>,
     pub(crate) modes: Modes,
+    /// Who else hears every record.
+    pub(crate) also: Option<Box<dyn AuditSink>>,
 }
 
 /// An agent on a workspace, and the session that it goes on with.
@@ -190,7 +193,7 @@ pub(crate) struct Made {
 impl Making<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn make(self, resume: Option<&str>) -> Result<Made, Failure> {
-        let Self { settings, environment, model, front, approver, modes } = self;
+        let Self { settings, environment, model, front, approver, modes, also } = self;
         let sessions = Sessions::new(&settings.state);
         let directory = crate::wire::directory_of(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
@@ -202,7 +205,9 @@ impl Making<'_> {
         let tap = Tap::default();
         let seat = Seat {
             resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.bits)),
-            ear: Some(Box::new(tap.clone())),
+            ear: Some(Box::new(All(std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone()))
+                .chain(also)
+                .collect()))),
             modes,
         };
         let wired = wire_own(settings, environment, approver, seat)?;

@@ -109,7 +109,7 @@ impl Api {
                     session: None,
                     owner: None,
                     data: json!({"request": id}),
-                    contents: None,
+                    contents: Value::Null,
                 });
             }
             known = ids;
@@ -122,7 +122,7 @@ impl Api {
             session: Some(&request.session),
             owner: None,
             data: json!({"request": shown(request, Assurance::Relayed)}),
-            contents: Some(("request", shown(request, Assurance::Person))),
+            contents: json!({"request": shown(request, Assurance::Person)}),
         });
     }
 }

@@ -70,7 +70,7 @@ impl Drop for Place {
 
 /// Everything that whoever asks may hear of.
 pub(super) async fn all(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
-    stream(&api, visit, from, None)
+    stream(&api, &api.feed, visit, from, None)
 }
 
 /// What happens in one session.
@@ -80,7 +80,7 @@ pub(super) async fn of_session(api: Arc<Api>, visit: Visit, from: From) -> Resul
         api.sitting(&visit)?;
     }
     let session = visit.name(0).to_owned();
-    stream(&api, visit, from, Some(session))
+    stream(&api, &api.feed, visit, from, Some(session))
 }
 
 struct Stream {
@@ -96,12 +96,19 @@ struct Stream {
     _place: Place,
 }
 
-fn stream(api: &Arc<Api>, visit: Visit, from: From, session: Option<String>) -> Result<Response, Problem> {
+/// What a feed tells whoever asks, from where they left off.
+pub(super) fn stream(
+    api: &Arc<Api>,
+    feed: &Feed,
+    visit: Visit,
+    from: From,
+    session: Option<String>,
+) -> Result<Response, Problem> {
     let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
     let stream = Stream {
-        feed: api.feed.clone(),
-        news: api.feed.watch(),
-        last: said.or(from.after).unwrap_or_else(|| api.feed.last()),
+        feed: feed.clone(),
+        news: feed.watch(),
+        last: said.or(from.after).unwrap_or_else(|| feed.last()),
         who: visit.who,
         session,
         api: Arc::clone(api),

@@ -70,8 +70,8 @@ pub(super) struct News<'a> {
     pub(super) session: Option<&'a str>,
     pub(super) owner: Option<&'a str>,
     pub(super) data: Value,
-    /// What is added for those who may see contents.
-    pub(super) contents: Option<(&'static str, Value)>,
+    /// What is added for those who may see contents: an object, or nothing.
+    pub(super) contents: Value,
 }
 
 /// The newest events.
@@ -111,7 +111,11 @@ impl Feed {
     pub(super) fn new() -> Self {
         // Numbers go on after a restart: what somebody knows from before is then older than anything that is kept.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let next = u64::try_from(since.as_micros()).unwrap_or(1).max(1);
+        Self::from(u64::try_from(since.as_micros()).unwrap_or(1).max(1))
+    }
+
+    /// A feed whose first event has this number, which is not 0.
+    pub(super) fn from(next: u64) -> Self {
         let kept = Kept { events: VecDeque::new(), bytes: 0, next };
         Self { kept: Arc::new(Mutex::new(kept)), last: watch::Sender::new(next - 1), counts: Arc::default() }
     }
@@ -128,10 +132,13 @@ impl Feed {
             data.entry("session").or_insert_with(|| json!(session));
         }
         let bare = data.to_string();
-        let whole = contents.map(|(key, value)| {
-            data[key] = value;
-            data.to_string()
-        });
+        let whole = match (&mut data, contents) {
+            (Value::Object(data), Value::Object(contents)) => {
+                data.extend(contents);
+                Some(json!(data).to_string())
+            }
+            _ => None,
+        };
         let (session, owner) = (session.map(str::to_owned), owner.map(str::to_owned));
         let event = Event { id, kind, session, owner, bare, whole };
         kept.bytes += event.size();
@@ -191,7 +198,7 @@ impl AuditSink for Feed {
         let mut data = json!({
             "callId": call_id, "tool": tool, "principal": session.principal.name, "touches": touched,
         });
-        let mut contents = None;
+        let mut contents = Value::Null;
         let count = match moment {
             Moment::Begin { .. } => Some(&self.counts.begun),
             Moment::End { error: Some(_), .. } => Some(&self.counts.failed),
@@ -215,13 +222,13 @@ impl AuditSink for Feed {
             Moment::End { error, reply, duration } => {
                 data["error"] = json!(error.map(|error| error.kind.name()));
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
-                contents = Some(("reply", json!(clipped(reply))));
+                contents = json!({"reply": clipped(reply)});
                 "end"
             }
             Moment::Refused { error, reply, duration } | Moment::Overdue { error, reply, duration } => {
                 data["error"] = json!(error.kind.name());
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
-                contents = Some(("reply", json!(clipped(reply))));
+                contents = json!({"reply": clipped(reply)});
                 if matches!(moment, Moment::Refused { .. }) { "refused" } else { "overdue" }
             }
         };
@@ -246,7 +253,7 @@ impl Listener for Heard {
             session: Some(&self.session),
             owner: Some(&self.owner),
             data: json!({"callId": self.call, "stream": progress.stream}),
-            contents: Some(("text", json!(clipped(progress.text)))),
+            contents: json!({"text": clipped(progress.text)}),
         });
     }
 }
@@ -260,7 +267,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use ringfence_kernel::{Assurance, Scope};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::{Feed, MOST, News};
     use crate::tokens::Owner;
@@ -270,7 +277,7 @@ mod tests {
     }
 
     fn tell(feed: &Feed, session: &str, owner: &str) {
-        let contents = Some(("reply", json!("contents")));
+        let contents = json!({"reply": "contents"});
         feed.tell(News { kind: "end", session: Some(session), owner: Some(owner), data: json!({}), contents });
     }
 
@@ -280,7 +287,7 @@ mod tests {
         let start = feed.last();
         tell(&feed, "s1", "one");
         tell(&feed, "s2", "two");
-        feed.tell(News { kind: "request", session: Some("s1"), owner: None, data: json!({}), contents: None });
+        feed.tell(News { kind: "request", session: Some("s1"), owner: None, data: json!({}), contents: Value::Null });
         let heard = |who: &Owner, session| feed.after(start, who, session).events.len();
         let one = who("one", Scope::Call, Assurance::Relayed);
         assert_eq!((heard(&one, None), heard(&one, Some("s1")), heard(&one, Some("s2"))), (1, 1, 0));

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::feed::Feed;
 use super::problem::Problem;
 use crate::approve::by_setting;
-use crate::config::{Environment, Flags, load};
+use crate::config::{Environment, Flags, Settings, load};
 use crate::wire::{WireError, Wired, wire_for_person, wire_heard};
 
 /// What the workspace of the command line is called.
@@ -73,7 +73,7 @@ impl Houses {
         }
         let inner = Arc::clone(&self.0);
         off_thread(move || {
-            let flags = inner.flags_for(&which)?;
+            let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
             let mut all = lock(&inner.agents);
             if let Some(there) = all.get(&which) {
                 return Ok(Arc::clone(there));
@@ -81,8 +81,6 @@ impl Houses {
             if all.len() >= MOST {
                 return Err(Problem::too_many("too many kinds of sessions are open; end some"));
             }
-            let settings = load(&flags, &inner.environment).map_err(WireError::from)?;
-            inner.check_ours(&flags, settings.workspace.as_deref())?;
             let approver = by_setting(&settings, || Box::new(inner.waits.clone()));
             let feed = Box::new(inner.feed.clone());
             let wired = Arc::new(wire_heard(settings, &inner.environment, approver, feed)?);
@@ -90,6 +88,14 @@ impl Houses {
             Ok(wired)
         })
         .await
+    }
+
+    /// The settings of one, and where they hold.
+    pub(super) fn settings(&self, which: &Which) -> Result<(Settings, Environment), Problem> {
+        let flags = self.0.flags_for(which)?;
+        let settings = load(&flags, &self.0.environment).map_err(WireError::from)?;
+        self.0.check_ours(&flags, settings.workspace.as_deref())?;
+        Ok((settings, self.0.environment.clone()))
     }
 
     /// The host by which a person looks at a workspace and takes changes back.
@@ -100,9 +106,7 @@ impl Houses {
         }
         let inner = Arc::clone(&self.0);
         off_thread(move || {
-            let flags = inner.flags_for(&which)?;
-            let settings = load(&flags, &inner.environment).map_err(WireError::from)?;
-            inner.check_ours(&flags, settings.workspace.as_deref())?;
+            let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
             let wired = Arc::new(wire_for_person(settings, &inner.environment, Some(Box::new(inner.feed.clone())))?);
             lock(&inner.persons).insert(which.workspace, Arc::clone(&wired));
             Ok(wired)

@@ -19,6 +19,7 @@ mod person;
 mod problem;
 mod reply;
 mod routes;
+mod runs;
 mod sessions;
 
 use std::net::SocketAddr;
@@ -41,6 +42,7 @@ use self::feed::Feed;
 use self::houses::{Houses, Waits};
 use self::problem::Problem;
 use self::routes::{Line, Need, Routes};
+use self::runs::Runs;
 use self::sessions::Sittings;
 use crate::config::{Environment, Flags, Settings};
 use crate::mcp::ENVELOPE;
@@ -76,6 +78,7 @@ struct Api {
     feed: Feed,
     waits: Waits,
     sittings: Sittings,
+    runs: Runs,
     streams: Streams,
     store: Arc<SqliteStore>,
     state: PathBuf,
@@ -137,6 +140,7 @@ impl Before {
             feed,
             waits,
             sittings: Sittings::default(),
+            runs: Runs::default(),
             streams: Streams::default(),
             store: Arc::new(SqliteStore::new(&settings.state)),
             state: settings.state.clone(),
@@ -148,10 +152,12 @@ impl Before {
         });
         // What cannot be opened again now is not lost: it is still in the store.
         let _ = api.reopen().await;
+        let _ = api.know_runs().await;
         let ending = Arc::clone(&api);
         tokio::spawn(async move {
             stop.cancelled().await;
             ending.sittings.cancel_all();
+            ending.runs.cancel_all();
         });
         let watching = tokio::spawn(Arc::clone(&api).watch_requests());
         let router = router
@@ -209,6 +215,12 @@ fn routes() -> Routes {
             "application/octet-stream",
             person::raw,
         )
+        .json(post("/v1/runs", call, "Let the agent work on a prompt").created(), runs::begin)
+        .json(get("/v1/runs", token, "The runs that you may see"), runs::list)
+        .json(get("/v1/runs/{run}", token, "One run"), runs::show)
+        .json(post("/v1/runs/{run}/cancel", call, "Cancel a run, and what it is doing"), runs::cancel)
+        .json(post("/v1/runs/{run}/resume", call, "Go on with a run that is over"), runs::resume)
+        .other(get("/v1/runs/{run}/events", token, "What happens in a run"), "text/event-stream", runs::events)
         .json(get("/v1/audit", in_charge, "Records of the audit log"), facts::records)
         .json(get("/v1/audit/verify", in_charge, "Check the audit log's chain"), facts::check)
         .json(get("/v1/policy", in_charge, "Every rule, in the order in which they decide"), facts::rules)

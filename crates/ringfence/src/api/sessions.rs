@@ -21,6 +21,7 @@ use super::houses::{Which, off_thread};
 use super::problem::Problem;
 use super::routes::{Nothing, Visit};
 use crate::limits_config::LimitKeys;
+use crate::store::Shelf;
 use crate::tokens::{Owner, secret};
 use crate::wire::Wired;
 
@@ -178,7 +179,7 @@ impl Api {
     /// Opens again what was open when the server stopped. A session whose workspace is no longer declared is over.
     pub(super) async fn reopen(self: &Arc<Self>) -> Result<(), Problem> {
         let api = Arc::clone(self);
-        let kept = off_thread(move || Ok(api.store.sittings()?)).await?;
+        let kept = off_thread(move || Ok(api.store.kept(Shelf::Sessions)?)).await?;
         for body in kept {
             let Ok(kept) = serde_json::from_str::<Kept>(&body) else { continue };
             if kept.view.ended.is_some() {
@@ -234,7 +235,7 @@ impl Api {
     async fn keep(&self, kept: &Kept) -> Result<(), Problem> {
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
         let body = serde_json::to_string(kept).map_err(|_| Problem::internal("the session cannot be written"))?;
-        off_thread(move || Ok(store.keep_sitting(&id, &body, MOST_ENDED + MOST)?)).await
+        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED + MOST)?)).await
     }
 
     /// An open session of whoever asks.
@@ -254,7 +255,7 @@ impl Api {
     /// Tells of a session that began or ended.
     fn tell_of(&self, view: &SessionView) {
         let (session, owner) = (Some(view.id.as_str()), Some(view.principal.as_str()));
-        self.feed.tell(News { kind: "session", session, owner, data: json!({"session": view}), contents: None });
+        self.feed.tell(News { kind: "session", session, owner, data: json!({"session": view}), contents: Value::Null });
     }
 }
 

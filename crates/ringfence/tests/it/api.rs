@@ -414,3 +414,101 @@ fn a_person_sees_files_the_log_and_the_rules() {
     assert_eq!(page.post("/v1/policy/explain", &judged).json()["decision"], "ask");
     assert!(!page.get("/v1/doctor")["walls"].as_array().unwrap().is_empty());
 }
+
+/// A config with a model that writes a file and then says so.
+fn scripted(site: &Site) -> String {
+    let script = site.current.join("script.jsonl");
+    let lines = [
+        json!({"text": "I write it.", "calls": [{"name": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}]}),
+        json!({"text": "It is written."}),
+    ];
+    std::fs::write(&script, lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    let config = site.current.join("config.toml");
+    let text = format!("[agents.defaults]\nprovider = \"script\"\nscript = {:?}\n", script.to_str().unwrap());
+    std::fs::write(&config, text).unwrap();
+    config.to_str().unwrap().to_owned()
+}
+
+/// Waits until a run is over, and gives it.
+fn over(caller: &Caller<'_>, run: &str) -> Value {
+    for _ in 0..600 {
+        let run = caller.get(&format!("/v1/runs/{run}"));
+        if run["state"] != "running" {
+            return run;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the run does not end");
+}
+
+#[test]
+fn a_run_asks_at_the_page_and_tells_what_was_truly_done() {
+    let site = Site::new();
+    std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
+    let config = scripted(&site);
+    let server = Server::start(&site, &["--config", &config]);
+    let (agent, other, page) = (server.agent(&site, "agent"), server.agent(&site, "other"), server.page());
+    assert_eq!(page.get("/v1/runs")["available"], true);
+    let begun = agent.post("/v1/runs", &json!({"prompt": "write it"}));
+    assert_eq!(begun.status, 201, "{}", String::from_utf8_lossy(&begun.body));
+    let run = begun.json()["id"].as_str().unwrap().to_owned();
+    let request = page.request();
+    assert!(request["preview"].to_string().contains("+new"), "{request}");
+    assert_eq!(other.send("GET", &format!("/v1/runs/{run}"), None).status, 404);
+    assert_eq!(other.post(&format!("/v1/runs/{run}/cancel"), &json!({})).status, 404);
+    assert_eq!(other.get("/v1/runs")["runs"], json!([]));
+    assert_eq!(page.answer(&request, &json!({"approved": true})).status, 200);
+    let done = over(&agent, &run);
+    assert_eq!((&done["state"], &done["outcome"]["text"]), (&json!("answered"), &json!("It is written.")), "{done}");
+    assert!(done["outcome"]["ledger"].to_string().contains("a.txt"), "{done}");
+    assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "new\n");
+    let mut told = agent.events(&format!("/v1/runs/{run}/events?after=0"));
+    let kinds: Vec<String> = std::iter::from_fn(|| Some(told.next().1["type"].as_str().unwrap().to_owned()))
+        .scan(false, |over, kind| {
+            let go_on = !*over;
+            *over = kind == "finished";
+            go_on.then_some(kind)
+        })
+        .collect();
+    for kind in ["step", "text", "call", "waiting", "result", "finished"] {
+        assert!(kinds.iter().any(|told| told == kind), "{kind}: {kinds:?}");
+    }
+}
+
+#[test]
+fn a_run_that_was_cut_off_is_known_and_goes_on() {
+    let site = Site::new();
+    std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
+    let config = scripted(&site);
+    let mut server = Server::start(&site, &["--config", &config]);
+    let run = {
+        let page = server.page();
+        let run = page.post("/v1/runs", &json!({"prompt": "write it"})).json()["id"].as_str().unwrap().to_owned();
+        page.request();
+        run
+    };
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let server = Server::start(&site, &["--config", &config]);
+    let page = server.page();
+    assert_eq!(page.get(&format!("/v1/runs/{run}"))["state"], "interrupted");
+    let again = page.post(&format!("/v1/runs/{run}/resume"), &json!({}));
+    assert_eq!(again.status, 200, "{}", String::from_utf8_lossy(&again.body));
+    assert_eq!(page.answer(&page.request(), &json!({"approved": true})).status, 200);
+    assert_eq!(over(&page, &run)["state"], "answered");
+    let cancelled = page.post("/v1/runs", &json!({"prompt": "again"})).json()["id"].as_str().unwrap().to_owned();
+    page.request();
+    assert_eq!(page.post(&format!("/v1/runs/{cancelled}/cancel"), &json!({})).status, 200);
+    assert_eq!(over(&page, &cancelled)["state"], "cancelled");
+}
+
+#[test]
+fn without_a_model_a_run_says_how_to_get_one() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let page = server.page();
+    assert_eq!(page.get("/v1/runs")["available"], false);
+    let got = page.post("/v1/runs", &json!({"prompt": "hello"}));
+    assert_eq!(got.status, 503);
+    assert!(got.json()["error"]["message"].to_string().contains("base_url"));
+}

@@ -1,0 +1,367 @@
+//! Runs of the agent, started and followed through the API: a prompt, what the model says and does, and how it ended.
+//!
+//! A run is on disk before its id is told. One that was under way when the server stopped is interrupted: it goes on in the
+//! session that it had, where every call has one result, if somebody wants it to. Who is asked is whoever is at the desk.
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use axum::response::Response;
+use ringfence_agent::{Announced, Event, Front};
+use ringfence_kernel::{ApprovalRequest, Approver, Principal, Scope, Session, Word};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use super::Api;
+use super::events::{From, stream};
+use super::feed::{Feed, News};
+use super::houses::{Which, off_thread};
+use super::problem::Problem;
+use super::routes::{Done, Nothing, Visit};
+use crate::agent::{Making, finished, line, open_model};
+use crate::approve::by_setting;
+use crate::cli::Failure;
+use crate::mode::Modes;
+use crate::store::Shelf;
+use crate::tokens::{Owner, secret};
+
+/// Runs that are under way at once.
+const MOST: usize = 32;
+
+/// Runs that are kept.
+const MOST_KEPT: usize = 256;
+
+/// What the model is told where a run goes on and nobody says more.
+const GO_ON: &str = "Go on where you were interrupted.";
+
+/// Characters of text that are told at once.
+const PIECE: usize = 48;
+
+/// What to do.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewRun {
+    #[schemars(length(min = 1))]
+    prompt: String,
+    /// A workspace that the user declared; `main` where nothing is said.
+    workspace: Option<String>,
+    /// An agent of the config.
+    agent: Option<String>,
+    /// The session of an earlier run of yours, to go on with.
+    session: Option<String>,
+}
+
+/// What more to say.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct GoOn {
+    prompt: Option<String>,
+}
+
+/// A run, as it is listed.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub(super) struct RunView {
+    id: String,
+    /// The agent's session.
+    session: String,
+    workspace: String,
+    agent: Option<String>,
+    prompt: String,
+    created: String,
+    /// `running`, `answered`, `cancelled`, `failed` or `interrupted`.
+    state: String,
+    /// How it ended: the end, the last words, tokens, and what was truly done.
+    outcome: Option<Value>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RunList {
+    /// Whether a model is set.
+    available: bool,
+    /// The newest first.
+    runs: Vec<RunView>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    view: RunView,
+    /// The token that it belongs to.
+    owner: String,
+}
+
+#[derive(Debug)]
+struct Run {
+    kept: Mutex<Kept>,
+    feed: Feed,
+    cancel: Mutex<CancellationToken>,
+}
+
+/// Every run, by its id.
+#[derive(Debug, Default)]
+pub(super) struct Runs(Mutex<BTreeMap<String, Arc<Run>>>);
+
+impl Runs {
+    pub(super) fn cancel_all(&self) {
+        lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
+    }
+
+    fn under_way(&self) -> usize {
+        lock(&self.0).values().filter(|run| lock(&run.kept).view.state == "running").count()
+    }
+}
+
+/// Asks nobody by itself: whoever is at the desk answers.
+#[derive(Debug)]
+struct AtDesk;
+
+impl Approver for AtDesk {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        Box::pin(pending())
+    }
+}
+
+/// Tells what happens in a run to those who follow it.
+#[derive(Debug)]
+struct Told {
+    feed: Feed,
+    owner: String,
+    /// Text that is too short to be told yet.
+    text: Mutex<String>,
+}
+
+impl Told {
+    fn tell(&self, said: Value) {
+        let kind = json!({"type": said["type"]});
+        self.feed.tell(News { kind: "run", session: None, owner: Some(&self.owner), data: kind, contents: said });
+    }
+
+    fn flush(&self, text: &mut String) {
+        if !text.is_empty() {
+            self.tell(json!({"type": "text", "text": std::mem::take(text)}));
+        }
+    }
+}
+
+impl Front for Told {
+    fn hear(&self, event: &Event<'_>) {
+        let mut text = lock(&self.text);
+        if let Event::Text { text: piece } = event {
+            text.push_str(piece);
+            if text.len() >= PIECE {
+                self.flush(&mut text);
+            }
+            return;
+        }
+        self.flush(&mut text);
+        self.tell(line(event));
+    }
+}
+
+impl Api {
+    /// Knows the runs again that there were when the server stopped.
+    pub(super) async fn know_runs(self: &Arc<Self>) -> Result<(), Problem> {
+        let api = Arc::clone(self);
+        let bodies = off_thread(move || Ok(api.store.kept(Shelf::Runs)?)).await?;
+        for body in bodies {
+            let Ok(mut kept) = serde_json::from_str::<Kept>(&body) else { continue };
+            if kept.view.state == "running" {
+                "interrupted".clone_into(&mut kept.view.state);
+            }
+            let id = kept.view.id.clone();
+            let run = Run { kept: Mutex::new(kept), feed: Feed::from(1), cancel: Mutex::default() };
+            lock(&self.runs.0).insert(id, Arc::new(run));
+        }
+        Ok(())
+    }
+
+    fn run(&self, visit: &Visit) -> Result<Arc<Run>, Problem> {
+        let may = |run: &Arc<Run>| in_charge(&visit.who) || lock(&run.kept).owner == *visit.who.name;
+        let found = lock(&self.runs.0).get(visit.name(0)).cloned().filter(may);
+        found.ok_or_else(|| Problem::missing("you have no run of that id; `GET /v1/runs` lists those that there are"))
+    }
+
+    async fn keep_run(&self, run: &Run) -> Result<(), Problem> {
+        let kept = lock(&run.kept).clone();
+        let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
+        let body = serde_json::to_string(&kept).map_err(|_| Problem::internal("the run cannot be written"))?;
+        off_thread(move || Ok(store.keep(Shelf::Runs, &id, &body, MOST_KEPT)?)).await
+    }
+
+    fn tell_of_run(&self, run: &Run) {
+        let Kept { view, owner } = lock(&run.kept).clone();
+        let data = json!({"run": view.id, "state": view.state});
+        let session = Some(view.session.as_str());
+        self.feed.tell(News { kind: "run", session, owner: Some(&owner), data, contents: Value::Null });
+    }
+
+    /// Starts to work on a prompt, in a new session or in one that goes on.
+    async fn start(self: &Arc<Self>, mut kept: Kept, resume: Option<String>) -> Result<Arc<Run>, Problem> {
+        if self.runs.under_way() >= MOST {
+            return Err(Problem::too_many(format!("{MOST} runs are under way; wait for one, or cancel it")));
+        }
+        let feed = Feed::from(1);
+        let told = Arc::new(Told { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
+        let which = Which { agent: kept.view.agent.clone(), ..Which::of(Some(&kept.view.workspace)) };
+        let (settings, environment) = self.houses.settings(&which)?;
+        let (front, also) = (Arc::clone(&told) as Arc<dyn Front>, Box::new(self.feed.clone()));
+        let made = spawn_blocking(move || {
+            let asks = || Box::new(Announced { approver: Box::new(AtDesk), front: Arc::clone(&front) }) as _;
+            let making = Making {
+                model: open_model(&settings.model, &environment)?,
+                approver: by_setting(&settings, asks),
+                front: Arc::clone(&front),
+                settings,
+                environment: &environment,
+                modes: Modes::default(),
+                also: Some(also),
+            };
+            making.make(resume.as_deref())
+        });
+        let made = made.await.map_err(|_| Problem::internal("the run could not be made"))?;
+        let mut made = made.map_err(|failure| no_run(&failure))?;
+        let session = &made.wired.session;
+        // Whose run it is, is who calls in it.
+        made.wired.session = Arc::new(Session {
+            id: session.id.clone(),
+            principal: Principal::agent(format!("agent of {}", kept.owner)),
+            dialect: session.dialect,
+            agent: session.agent.clone(),
+            limits: session.limits.clone(),
+            catalog: session.catalog.clone(),
+            bits: session.bits.clone(),
+        });
+        kept.view.session.clone_from(&made.wired.session.id);
+        let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
+        let cancel = CancellationToken::new();
+        let run = Arc::new(Run { kept: Mutex::new(kept), feed, cancel: Mutex::new(cancel.clone()) });
+        self.keep_run(&run).await?;
+        lock(&self.runs.0).insert(id, Arc::clone(&run));
+        self.tell_of_run(&run);
+        let (api, working) = (Arc::clone(self), Arc::clone(&run));
+        tokio::spawn(async move {
+            let outcome = match made.begin(&cancel).await {
+                Ok((agent, mut history, saved)) => {
+                    let outcome = finished(&agent.run(&prompt, &mut history, &cancel).await);
+                    // Whoever cannot be told of it in the session still finds it in the run.
+                    let _ = saved.keep_outcome(&outcome);
+                    outcome
+                }
+                Err(failure) => json!({"end": "host_error", "why": failure.to_string(), "text": ""}),
+            };
+            {
+                let view = &mut lock(&working.kept).view;
+                let state = match outcome["end"].as_str() {
+                    Some("answered") => "answered",
+                    Some("cancelled") => "cancelled",
+                    _ => "failed",
+                };
+                state.clone_into(&mut view.state);
+                view.outcome = Some(outcome);
+            }
+            let _ = api.keep_run(&working).await;
+            api.tell_of_run(&working);
+        });
+        Ok(run)
+    }
+}
+
+fn in_charge(who: &Owner) -> bool {
+    who.may(Scope::Approve) || who.may(Scope::Admin)
+}
+
+fn no_run(failure: &Failure) -> Problem {
+    match failure {
+        Failure::Session(_) => Problem::conflict(failure.to_string()),
+        _ => Problem::unavailable(failure.to_string()),
+    }
+}
+
+pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<RunList, Problem> {
+    let (settings, environment) = api.houses.settings(&Which::of(None))?;
+    let available = spawn_blocking(move || open_model(&settings.model, &environment).is_ok()).await.unwrap_or(false);
+    let all: Vec<Kept> = lock(&api.runs.0).values().map(|run| lock(&run.kept).clone()).collect();
+    let mut runs: Vec<RunView> = all
+        .into_iter()
+        .filter(|kept| in_charge(&visit.who) || kept.owner == *visit.who.name)
+        .map(|kept| kept.view)
+        .collect();
+    runs.sort_by(|a, b| b.created.cmp(&a.created));
+    Ok(RunList { available, runs })
+}
+
+pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewRun) -> Result<RunView, Problem> {
+    let NewRun { prompt, workspace, agent, session } = new;
+    if prompt.trim().is_empty() {
+        return Err(Problem::bad("a run needs a prompt"));
+    }
+    let owner = visit.who.name.to_string();
+    if let Some(session) = &session {
+        let is_theirs = |run: &Arc<Run>| {
+            let kept = lock(&run.kept);
+            kept.view.session == *session && kept.owner == owner
+        };
+        if !lock(&api.runs.0).values().any(is_theirs) {
+            return Err(Problem::missing("you have no run with that session"));
+        }
+    }
+    let id = secret("run-").map_err(|error| Problem::internal(error.to_string()))?[..24].to_owned();
+    let view = RunView {
+        id,
+        session: String::new(),
+        workspace: workspace.unwrap_or_else(|| super::houses::MAIN.to_owned()),
+        agent,
+        prompt,
+        created: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        state: "running".to_owned(),
+        outcome: None,
+    };
+    let run = api.start(Kept { view, owner }, session).await?;
+    let view = lock(&run.kept).view.clone();
+    Ok(view)
+}
+
+pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<RunView, Problem> {
+    let run = api.run(&visit)?;
+    let view = lock(&run.kept).view.clone();
+    Ok(view)
+}
+
+pub(super) async fn events(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
+    let run = api.run(&visit)?;
+    stream(&api, &run.feed, visit, from, None)
+}
+
+pub(super) async fn cancel(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {
+    let run = api.run(&visit)?;
+    lock(&run.cancel).cancel();
+    Ok(Done {})
+}
+
+/// Goes on with a run that is over, in its session.
+pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<RunView, Problem> {
+    let run = api.run(&visit)?;
+    let mut kept = lock(&run.kept).clone();
+    if kept.owner != *visit.who.name && !visit.who.may(Scope::Admin) {
+        return Err(Problem::forbidden("this run is another token's"));
+    }
+    if kept.view.state == "running" {
+        return Err(Problem::conflict("this run is under way"));
+    }
+    let session = kept.view.session.clone();
+    kept.view.prompt = go_on.prompt.filter(|prompt| !prompt.trim().is_empty()).unwrap_or_else(|| GO_ON.to_owned());
+    "running".clone_into(&mut kept.view.state);
+    kept.view.outcome = None;
+    let run = api.start(kept, Some(session)).await?;
+    let view = lock(&run.kept).view.clone();
+    Ok(view)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
