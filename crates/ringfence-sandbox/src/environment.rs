@@ -183,7 +183,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
-    use super::{EnvironmentError, LONGEST, fixed};
+    use super::{EnvironmentError, LONGEST, fixed, told};
     use crate::toolchains::Toolchain;
 
     fn with(name: &str, value: &str) -> Result<Vec<String>, EnvironmentError> {
@@ -211,6 +211,18 @@ mod tests {
         assert!(all.contains(&"LANG=de_DE.UTF-8".to_owned()));
         assert_eq!(all.iter().filter(|string| string.starts_with("LANG=")).count(), 1);
         assert!(with("EMPTY", "").unwrap().contains(&"EMPTY=".to_owned()));
+    }
+
+    #[test]
+    fn a_way_out_is_told_unless_the_caller_says_otherwise() {
+        let caller = BTreeMap::from([("HTTP_PROXY".to_owned(), "http://own:1".to_owned())]);
+        assert_eq!(told(&caller, false), caller);
+        let told = told(&caller, true);
+        assert_eq!(
+            (told["HTTP_PROXY"].as_str(), told["https_proxy"].as_str()),
+            ("http://own:1", "http://127.0.0.1:3128")
+        );
+        assert!(told["no_proxy"].contains("127.0.0.1"));
     }
 
     #[test]

@@ -196,6 +196,11 @@ const KEPT: &[(&str, &str)] = &[
 const PERSONAL: &[&str] =
     &["authorization", "cookie", "cookie2", "x-api-key", "api-key", "x-auth-token", "x-subscription-token"];
 
+/// Whether a channel that others hear must not have these.
+pub(crate) fn says_who(headers: &HeaderMap) -> bool {
+    PERSONAL.iter().any(|name| headers.contains_key(*name))
+}
+
 impl Ask {
     /// What is asked of the host that the first one sent on to.
     pub(crate) fn sent_on(mut self, status: StatusCode, to_same_origin: bool) -> Self {

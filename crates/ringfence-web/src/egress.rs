@@ -28,8 +28,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::error::WebError;
@@ -138,15 +137,18 @@ fn serve(socket: StdUnixStream, desk: Arc<Desk>) {
         socket.set_nonblocking(true)?;
         listener.set_nonblocking(true)?;
         let (mut socket, listener) = (UnixStream::from_std(socket)?, TcpListener::from_std(listener)?);
-        let mut connections = JoinSet::new();
+        let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             let mut nothing = [0];
+            let next = async {
+                let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
+                io::Result::Ok((listener.accept().await?.0, Arc::new(slot)))
+            };
             tokio::select! {
                 _ = socket.read(&mut nothing) => return io::Result::Ok(()),
-                Some(_) = connections.join_next() => {}
-                accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => {
-                    let (stream, _) = accepted?;
-                    connections.spawn(speak(stream, Arc::clone(&desk)));
+                accepted = next => {
+                    let (stream, slot) = accepted?;
+                    tokio::spawn(speak(stream, Arc::clone(&desk), slot));
                 }
             }
         }
@@ -169,11 +171,14 @@ fn hear_listener(socket: &StdUnixStream) -> io::Result<Option<StdListener>> {
     Ok(descriptors.next().and_then(|mut descriptors| descriptors.next()).map(StdListener::from))
 }
 
+/// One of the connections that a run may have, until nothing of it is left.
+type Slot = Arc<OwnedSemaphorePermit>;
+
 /// One connection of a program.
-async fn speak(stream: TcpStream, desk: Arc<Desk>) {
+async fn speak(stream: TcpStream, desk: Arc<Desk>, slot: Slot) {
     let service = service_fn(move |request| {
-        let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(answer(request, desk).await) }
+        let (desk, slot) = (Arc::clone(&desk), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(answer(request, desk, slot).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(TO_SPEAK).max_headers(256).half_close(true);
@@ -188,7 +193,7 @@ fn say(status: StatusCode, text: &str) -> Said {
     said
 }
 
-async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Said {
+async fn answer(request: Request<Incoming>, desk: Arc<Desk>, slot: Slot) -> Said {
     let asked = match where_to(&request, &desk.net) {
         Ok(target) => target,
         Err(error) => return desk.turn_away(request.uri(), error).await,
@@ -204,6 +209,7 @@ async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Said {
                 if let Ok(upgraded) = hyper::upgrade::on(request).await {
                     let _ = tunnel(TokioIo::new(upgraded), upstream, asked.host()).await;
                 }
+                drop(slot);
             });
             Response::new(Either::Left(Full::default()))
         }
@@ -244,7 +250,9 @@ impl Desk {
         if let Some(why) = why {
             return Err(Closed::Refused(why));
         }
-        self.net.dial(target, self.connect).await.map_err(|error| match error {
+        let dialled = timeout(self.connect, self.net.dial(target, self.connect)).await;
+        let dialled = dialled.unwrap_or(Err(WebError::Slow("reaching the host", self.connect.as_secs_f64())));
+        dialled.map_err(|error| match error {
             WebError::Inward { .. } => Closed::Refused(error.to_string()),
             _ => Closed::Failed(error.to_string()),
         })

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::call::block_on;
-use crate::client::{Answer, Ask, Bounds, exchange, header, location};
+use crate::client::{Answer, Ask, Bounds, exchange, header, location, says_who};
 use crate::error::WebError;
 use crate::net::Net;
 use crate::page::{self, Format};
@@ -153,7 +153,7 @@ impl Work {
         }
         let is_plain = ask.headers.is_empty() && ask.body.is_empty();
         let body = if is_plain { Body::Url(target.to_string()) } else { Body::Text(self.words()) };
-        Preview::new(&summary, self.fingerprint()).with(body)
+        Preview::new(&summary, self.fingerprint()).with(body).secret_if(says_who(&ask.headers))
     }
 
     /// All that leaves this machine.

@@ -237,6 +237,23 @@ fn an_encrypted_connection_names_the_host_that_it_was_granted() {
 }
 
 #[test]
+fn a_run_has_so_many_connections_and_the_next_waits_for_one_to_end() {
+    let authority = Authority::new();
+    let port = authority.serve(&["one.example.org"], 4000);
+    let one = format!("one.example.org:{port}");
+    let jail = jail(&names(), std::slice::from_ref(&one), std::slice::from_ref(&one));
+    let mut tunnels: Vec<TcpStream> = (0..64).map(|_| jail.tunnel(&one).unwrap()).collect();
+    let mut waiting = jail.connect();
+    write!(waiting, "CONNECT {one} HTTP/1.1\r\nHost: {one}\r\n\r\n").unwrap();
+    assert_eq!(jail.log().len(), 64);
+    tunnels.pop();
+    let mut status = String::new();
+    BufReader::new(waiting).read_line(&mut status).unwrap();
+    assert!(status.contains(" 200 "), "{status}");
+    assert_eq!(jail.log().len(), 65);
+}
+
+#[test]
 fn the_way_is_closed_with_the_jail() {
     let server = Server::saying("127.0.0.1:0", &page("x"));
     let one = format!("one.example.org:{}", server.at.port());

@@ -1,5 +1,14 @@
 //! The web's tools on the whole road, against servers of our own.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and says so"
+)]
+#![allow(clippy::disallowed_methods, reason = "tests start themselves again, and an engine to search with")]
+
 mod asking;
 mod bodies;
 mod inward;

@@ -1,7 +1,5 @@
 //! A real SearXNG answers a search, where one is installed (Debian's package `searx`; `cargo xtask test --full` installs it).
 
-#![expect(clippy::disallowed_methods, reason = "the engine is a program with a file of settings")]
-
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::Path;

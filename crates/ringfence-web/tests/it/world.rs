@@ -26,7 +26,6 @@ pub(crate) const PUBLIC: &str = "203.0.114.10";
 pub(crate) const PUBLIC_V6: &str = "2606:4700:9::10";
 
 /// Runs a test in a process whose network is its own. Says so where that cannot be had.
-#[expect(clippy::disallowed_methods, reason = "the process is this test")]
 pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
     if std::env::args().any(|argument| argument == "public-network") {
         return test();

@@ -276,7 +276,9 @@ fn arguments_that_cannot_be_meant_are_refused_before_anything_runs() {
     ] {
         assert_eq!(with(key, value.clone()), "INVALID_ARGS", "{key} {value}");
     }
-    assert_eq!(with("network", json!(["example.com"])), "UNAVAILABLE");
+    assert_eq!(with("network", json!(["http://example.com/"])), "INVALID_ARGS");
+    // A host is asked about before anything runs.
+    assert_eq!(with("network", json!(["example.com"])), "APPROVAL_DENIED");
 }
 
 #[test]
