@@ -1,9 +1,10 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
-//! `conformance` and `llmock`.
+//! `conformance`, `llmock` and `acpx`.
 //!
-//! They install nothing that cargo does not, but for what the last three need, which goes below `target`, and for the
+//! They install nothing that cargo does not, but for what the last four need, which goes below `target`, and for the
 //! browser that `test --full` and `screenshots` want (`browser.rs`).
 
+mod acpx;
 mod bench_builds;
 mod bench_mcp;
 mod bench_search;
@@ -20,8 +21,10 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock | screenshots
+                   bench search [DIR] | bench mcp | mutants | mcp-clients | conformance | llmock | acpx |
+                   screenshots
 
+  acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases and every crash point; installs Chromium
                for the tests of the page where it can
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
             browser::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
+        ["acpx"] => acpx::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
