@@ -250,6 +250,37 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
 }
 
 #[test]
+fn a_model_that_goes_in_circles_goes_on_only_if_the_user_wants_it() {
+    for (option, goes_on) in [("go-on", true), ("stop", false)] {
+        let site = Site::new();
+        let list = || call("list_directory", json!({"path": "."}));
+        let mut editor = Editor::start(&site, &[list(), list(), list(), text("I see.")], &[]);
+        let session = editor.new_session(&site);
+        let id = editor.prompt(&session, "look");
+        let asked = editor.choose(option);
+        assert!(asked.to_string().contains("3 times in a row"), "{asked}");
+        assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+        assert_eq!(editor.said("agent_message_chunk").contains("I see."), goes_on);
+    }
+}
+
+#[test]
+fn the_output_of_a_program_is_on_its_card_while_it_runs() {
+    let site = Site::new();
+    let run = call("run_code", json!({"language": "bash", "code": "echo hello; exit 3"}));
+    let mut editor = Editor::start(&site, &[run, text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "run it");
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(editor.updates("tool_call")[0]["kind"], "execute");
+    let shown = editor.updates("tool_call_update");
+    let text = |update: &Value| update["content"][0]["content"]["text"].clone();
+    assert!(shown.iter().any(|update| update["status"].is_null() && text(update) == "hello\n"), "{shown:?}");
+    assert_eq!(text(shown.last().unwrap()), "hello\n");
+    assert!(editor.said("agent_message_chunk").contains("exit code 3"));
+}
+
+#[test]
 fn every_end_has_its_stop_reason() {
     let cases: [(&[Value], &str); 5] = [
         (&[json!({"refusal": "I will not"})], "refusal"),
