@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{call, text};
 use crate::site::Site;
+use crate::terminal::say_yes;
 
 /// Longer than any answer takes, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -218,6 +219,20 @@ fn what_needs_a_person_is_not_asked_of_the_editor_and_says_where_it_waits() {
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
     assert!(editor.heard.iter().all(|message| message["method"] != "session/request_permission"));
     assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
+}
+
+#[test]
+fn a_person_at_a_terminal_answers_what_the_editor_cannot() {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    let mut editor = Editor::start(&site, &[call("read_file", json!({"path": ".env"})), text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "read it");
+    let waits = editor.wait(|message| message["params"]["update"]["status"] == "pending").to_string();
+    let (_, after) = waits.split_once("ringfence approvals answer ").unwrap();
+    say_yes(&site, after.split('`').next().unwrap());
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(editor.updates("tool_call_update").last().unwrap()["status"], "completed");
 }
 
 #[test]
