@@ -49,6 +49,8 @@ struct Card {
     diffs: Vec<Value>,
     output: String,
     output_shown: usize,
+    /// What comes back is for the model alone.
+    hidden: bool,
 }
 
 impl Screen {
@@ -76,6 +78,10 @@ impl Screen {
                 Message::Tool { call_id, text, is_error, .. } => {
                     if let Some(call) = calls.iter().find(|call| call.id == *call_id) {
                         self.open_card(call);
+                        // It is no longer known what of it was secret.
+                        if matches!(kind(&call.name), "read" | "search") {
+                            self.hide_reply();
+                        }
                         self.close_card(call, text, *is_error);
                     }
                 }
@@ -100,6 +106,13 @@ impl Screen {
             }
         };
         update
+    }
+
+    /// What comes back from the call that is made now is not shown: an editor keeps what it shows.
+    pub(super) fn hide_reply(&self) {
+        if let Some(card) = &mut self.shown().card {
+            card.hidden = true;
+        }
     }
 
     /// Asks the user of the editor about the card that is open; nothing where they cannot be asked.
@@ -155,6 +168,7 @@ impl Screen {
                 diffs: diffs.clone(),
                 output: String::new(),
                 output_shown: 0,
+                hidden: false,
             });
             id
         };
@@ -175,7 +189,9 @@ impl Screen {
             card.diffs = self.diffs(&created(call));
         }
         let mut content = std::mem::take(&mut card.diffs);
-        if content.is_empty() || is_error {
+        if card.hidden && !is_error {
+            content = vec![text_content("(what came back is not shown here)")];
+        } else if content.is_empty() || is_error {
             content.push(text_content(&first_part(&gist(&reply).unwrap_or_else(|| text.to_owned()))));
         }
         let status = if is_error { "failed" } else { "completed" };

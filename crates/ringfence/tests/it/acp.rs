@@ -233,6 +233,9 @@ fn a_person_at_a_terminal_answers_what_the_editor_cannot() {
     say_yes(&site, after.split('`').next().unwrap());
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
     assert_eq!(editor.updates("tool_call_update").last().unwrap()["status"], "completed");
+    // An editor keeps what it shows, and it has no business with a secret, now or when it loads the session again.
+    editor.request("session/load", json!({"sessionId": session, "cwd": site.workspace, "mcpServers": []}));
+    assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
 }
 
 #[test]
