@@ -268,6 +268,40 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
 }
 
 #[test]
+fn a_program_that_runs_ends_with_its_prompt() {
+    let site = Site::new();
+    let run = call("run_code", json!({"language": "bash", "code": "echo begun; exec sleep 600"}));
+    let mut editor = Editor::start(&site, &[run], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "run it");
+    editor.wait(|message| message["params"]["update"]["content"][0]["content"]["text"] == "begun\n");
+    let before = Instant::now();
+    editor.cancel(&session);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+}
+
+#[test]
+fn sessions_are_cancelled_one_by_one_and_all_of_them_when_the_editor_leaves() {
+    let site = Site::new();
+    let mut editor = Editor::start(&site, &[json!({"text": "hm", "stall": true})], &[]);
+    let sessions = [editor.new_session(&site), editor.new_session(&site)];
+    let prompts = sessions.each_ref().map(|session| editor.prompt(session, "think"));
+    for session in &sessions {
+        let text = |message: &Value| message["params"]["update"]["content"]["text"] == "hm";
+        if !editor.heard.iter().any(|message| text(message) && message["params"]["sessionId"] == session.as_str()) {
+            editor.wait(|message| text(message) && message["params"]["sessionId"] == session.as_str());
+        }
+    }
+    editor.cancel(&sessions[1]);
+    assert_eq!(editor.answer_to(prompts[1])["result"]["stopReason"], "cancelled");
+    assert!(editor.heard.iter().all(|message| message["id"] != prompts[0]));
+    drop(editor.input.take());
+    assert_eq!(editor.answer_to(prompts[0])["result"]["stopReason"], "cancelled");
+    assert_eq!(editor.leave(), Some(0));
+}
+
+#[test]
 fn a_model_that_goes_in_circles_goes_on_only_if_the_user_wants_it() {
     for (option, goes_on) in [("go-on", true), ("stop", false)] {
         let site = Site::new();
