@@ -1,9 +1,10 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
-//! `conformance` and `llmock`.
+//! `conformance`, `llmock` and `acpx`.
 //!
-//! They install nothing that cargo does not, but for what the last three need, which goes below `target`, for the browser
+//! They install nothing that cargo does not, but for what the last ones need, which goes below `target`, for the browser
 //! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
 
+mod acpx;
 mod bench_builds;
 mod bench_http;
 mod bench_mcp;
@@ -25,8 +26,9 @@ use std::process::{Command, ExitCode};
 const USAGE: &str =
     "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
                    bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
-                   schemathesis | screenshots
+                   acpx | schemathesis | screenshots
 
+  acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
             searxng::install();
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
+        ["acpx"] => acpx::run(),
         ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),

@@ -617,7 +617,7 @@ pub(crate) fn complain(text: &str) {
 }
 
 /// An error with its causes, for the person in charge.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -155,7 +155,7 @@ pub struct Settings {
     /// The model that the agent is driven by.
     pub model: ModelSettings,
     pub run_code: RunCode,
-    /// Workspaces that sessions of `ringfence serve` can be begun on, by their names.
+    /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
     pub web: Web,
     /// What the user should know.

@@ -110,3 +110,54 @@ impl<P: Policy> Policy for Tightened<P> {
         self.policy.hold_grants(grants)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ringfence_kernel::{
+        BitSet, Bits, Catalog, Decision, Dialect, Limits, Place, Policy, Preset, Principal, Question, Session, Touch,
+        Verb,
+    };
+
+    use super::{Mode, Modes, Tightened};
+
+    fn touch(verb: Verb, path: &str) -> Touch {
+        let place =
+            Place { mount: Arc::from("workspace"), given: path.to_owned(), shown: path.to_owned(), ..Place::default() };
+        Touch { verb, place }
+    }
+
+    #[test]
+    fn no_mode_allows_what_the_policy_does_not() {
+        let session = Session {
+            id: "s".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: Limits::of(Dialect::Standard),
+            catalog: Catalog::default(),
+            bits: Bits::default(),
+        };
+        for (preset, mode) in Preset::ALL.into_iter().flat_map(|preset| Mode::ALL.map(|mode| (preset, mode))) {
+            let modes = Modes::default();
+            modes.change(mode);
+            let tightened = Tightened { policy: preset, modes };
+            for (verb, path) in
+                Verb::ALL.into_iter().flat_map(|verb| ["a.txt", ".env", ".git/config"].map(|path| (verb, path)))
+            {
+                let touches = [touch(Verb::Read, "b.txt"), touch(verb, path)];
+                let question = Question::new(&session, "t", &touches, BitSet::default());
+                let (before, after) = (preset.decide(&question), tightened.decide(&question));
+                assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {verb:?} {path}");
+                assert_eq!(after.decision, tightened.judge(&touches[1], &question).decision);
+                match mode {
+                    Mode::Configured => assert_eq!(after, before),
+                    Mode::Ask if verb.changes() => assert!(after.decision > Decision::Allow),
+                    Mode::ReadOnly if verb.changes() => assert_eq!(after.decision, Decision::Deny),
+                    Mode::Ask | Mode::ReadOnly => assert_eq!(after, before),
+                }
+            }
+        }
+    }
+}

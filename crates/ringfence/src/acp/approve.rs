@@ -33,7 +33,11 @@ impl Approver for ThroughEditor {
         Box::pin(async move {
             let question = Question::of(request, &self.screen);
             let card = self.screen.on_card(question.diffs.clone(), question.card(request));
-            if request.assurance > Assurance::Relayed {
+            let needs_person = request.assurance > Assurance::Relayed;
+            if request.secret || (needs_person && matches!(kind(&request.tool), "read" | "search")) {
+                self.screen.hide_reply();
+            }
+            if needs_person {
                 let how = format!(
                     "this waits for a person: `ringfence approvals answer {}` at a terminal of this machine, or the page",
                     request.id

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringfence_agent::{Event, Front, Message, RequestedCall};
+use ringfence_agent::{Event, Front, Ledger, Message, Outcome, RequestedCall};
 use ringfence_kernel::{visible, visible_line};
 use serde_json::{Value, json};
 
@@ -49,6 +49,8 @@ struct Card {
     diffs: Vec<Value>,
     output: String,
     output_shown: usize,
+    /// What comes back is for the model alone.
+    hidden: bool,
 }
 
 impl Screen {
@@ -76,6 +78,10 @@ impl Screen {
                 Message::Tool { call_id, text, is_error, .. } => {
                     if let Some(call) = calls.iter().find(|call| call.id == *call_id) {
                         self.open_card(call);
+                        // It is no longer known what of it was secret.
+                        if matches!(kind(&call.name), "read" | "search") {
+                            self.hide_reply();
+                        }
                         self.close_card(call, text, *is_error);
                     }
                 }
@@ -100,6 +106,13 @@ impl Screen {
             }
         };
         update
+    }
+
+    /// What comes back from the call that is made now is not shown: an editor keeps what it shows.
+    pub(super) fn hide_reply(&self) {
+        if let Some(card) = &mut self.shown().card {
+            card.hidden = true;
+        }
     }
 
     /// Asks the user of the editor about the card that is open; nothing where they cannot be asked.
@@ -155,6 +168,7 @@ impl Screen {
                 diffs: diffs.clone(),
                 output: String::new(),
                 output_shown: 0,
+                hidden: false,
             });
             id
         };
@@ -175,16 +189,18 @@ impl Screen {
             card.diffs = self.diffs(&created(call));
         }
         let mut content = std::mem::take(&mut card.diffs);
-        if content.is_empty() || is_error {
-            content.push(text_content(&first_part(text)));
+        if card.hidden && !is_error {
+            content = vec![text_content("(what came back is not shown here)")];
+        } else if content.is_empty() || is_error {
+            content.push(text_content(&first_part(&gist(&reply).unwrap_or_else(|| text.to_owned()))));
         }
         let status = if is_error { "failed" } else { "completed" };
         self.update_card(json!({"toolCallId": card.id, "status": status, "content": content}));
     }
 
-    fn output(&self, text: &str) {
+    fn output(&self, call_id: &str, text: &str) {
         let mut shown = self.shown();
-        let Some(card) = &mut shown.card else { return };
+        let Some(card) = shown.card.as_mut().filter(|card| card.call_id == call_id) else { return };
         let left = LONGEST_TEXT.saturating_sub(card.output.len());
         card.output.push_str(&text[..text.floor_char_boundary(left)]);
         let is_first = card.output_shown == 0 && !card.output.is_empty();
@@ -195,6 +211,25 @@ impl Screen {
         let update = json!({"toolCallId": card.id, "content": [text_content(&visible(&card.output))]});
         drop(shown);
         self.update_card(update);
+    }
+
+    /// What is not said yet: the host's own words, and what was truly done.
+    fn last_words(&self, outcome: &Outcome) {
+        let spoke = self.shown().spoke;
+        let mut last = String::new();
+        if outcome.by_host || !spoke {
+            last.push_str(if spoke { "\n\n" } else { "" });
+            last.push_str(&outcome.text);
+        }
+        let Ledger { files, commands, network, denied, .. } = &outcome.ledger;
+        let did_something = !(files.is_empty() && commands.is_empty() && network.is_empty() && denied.is_empty());
+        if did_something && !outcome.by_host {
+            let lines: String = outcome.ledger.lines().iter().map(|line| format!("- {line}\n")).collect();
+            last.push_str(&format!("\n\nWhat was done:\n{lines}"));
+        }
+        if !last.is_empty() {
+            self.say("agent_message_chunk", &last);
+        }
     }
 
     fn update(&self, update: &Value) {
@@ -238,29 +273,12 @@ impl Front for Screen {
             }
             Event::Note { text } => self.note(text),
             Event::Call { call } => self.open_card(call),
-            Event::Output { text, .. } => self.output(text),
+            Event::Output { call_id, text, .. } => self.output(call_id, text),
             Event::Result { call, text, error, .. } => self.close_card(call, text, error.is_some()),
             Event::Compacted { results, messages } => {
                 self.note(&format!("{results} old result(s) and {messages} message(s) left out to save room"));
             }
-            Event::Finished { outcome } => {
-                let mut last = String::new();
-                if outcome.by_host || !self.shown().spoke {
-                    last.push_str(&outcome.text);
-                }
-                let ledger = &outcome.ledger;
-                let was_quiet = !ledger.changed_something()
-                    && [ledger.commands.is_empty(), ledger.network.is_empty(), ledger.denied.is_empty()]
-                        .iter()
-                        .all(|empty| *empty);
-                if !outcome.by_host && !was_quiet {
-                    let lines: String = ledger.lines().iter().map(|line| format!("- {line}\n")).collect();
-                    last.push_str(&format!("\n\nWhat was done:\n{lines}"));
-                }
-                if !last.is_empty() {
-                    self.say("agent_message_chunk", &last);
-                }
-            }
+            Event::Finished { outcome } => self.last_words(outcome),
             Event::Step { .. }
             | Event::CallComing { .. }
             | Event::Answered { .. }
@@ -287,6 +305,14 @@ const GO_ON: &str = "go-on";
 /// Text in a card.
 pub(super) fn text_content(text: &str) -> Value {
     json!({"type": "content", "content": {"type": "text", "text": text}})
+}
+
+/// What a person wants to see of a reply, where that is less than all of it.
+fn gist(reply: &Value) -> Option<String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let value = &reply["value"];
+    let printed = || Some(format!("{}{}", value["stdout"].as_str()?, value["stderr"].as_str()?));
+    text(&reply["error"]["message"]).or_else(|| text(&value["content"])).or_else(printed)
 }
 
 fn first_part(text: &str) -> String {

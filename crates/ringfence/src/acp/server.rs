@@ -6,7 +6,7 @@
 //!
 //! Not here: the words of the protocol (`words.rs`), and the agent (`crate::agent`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,7 @@ use super::words::{
 };
 use crate::agent::{Making, SessionError, finished, open_model};
 use crate::approve::by_setting;
-use crate::cli::{Failure, complain};
+use crate::cli::{Failure, chain, complain};
 use crate::config::{Environment, Settings};
 use crate::mode::{Mode, Modes};
 use crate::sessions::{Saved, Sessions};
@@ -140,7 +140,7 @@ impl Server {
         if !new.mcp_servers.is_empty() {
             complain("the editor's MCP servers are not used: which servers an agent has is said in your own config");
         }
-        let (settings, root) = self.settings_for(&new.cwd)?;
+        let (root, settings) = self.settings_for(&new.cwd)?;
         let screen = Arc::new(Screen::new(self.client.clone(), root.clone()));
         let session_modes = Modes::default();
         let (front, environment) = (Arc::clone(&screen), self.environment.clone());
@@ -209,12 +209,13 @@ impl Server {
     /// The sessions of one workspace, or of all.
     fn list(&self, given: Value) -> Result<Value, Refusal> {
         let wanted: ListSessions = if given.is_null() { ListSessions::default() } else { params(given)? };
-        let places: Vec<(Settings, PathBuf)> = match wanted.cwd {
-            Some(cwd) => vec![self.settings_for(&cwd)?],
+        // One may be declared twice.
+        let places: BTreeMap<PathBuf, Settings> = match wanted.cwd {
+            Some(cwd) => BTreeMap::from([self.settings_for(&cwd)?]),
             None => self.declared().collect(),
         };
         let mut listed = Vec::new();
-        for (settings, root) in places {
+        for (root, settings) in places {
             let directory = directory_of(&settings, &self.environment).map_err(Failure::from)?;
             for head in Sessions::new(&settings.state).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();
@@ -224,10 +225,10 @@ impl Server {
         Ok(json!({ "sessions": listed }))
     }
 
-    /// The settings of the workspace that an editor has open, and where that is.
-    fn settings_for(&self, cwd: &str) -> Result<(Settings, PathBuf), Refusal> {
+    /// The workspace that an editor has open, and its settings.
+    fn settings_for(&self, cwd: &str) -> Result<(PathBuf, Settings), Refusal> {
         let directory = std::fs::canonicalize(cwd).ok().filter(|_| cwd.starts_with('/'));
-        let found = directory.and_then(|directory| self.declared().find(|(_, root)| *root == directory));
+        let found = directory.and_then(|directory| self.declared().find(|(root, _)| *root == directory));
         found.ok_or_else(|| {
             let message = "the directory of this session is no workspace of yours: declare it in your config file \
                            (`~/.config/ringfence/config.toml`) below `[workspaces]`, such as `name = \"~/project\"`, or \
@@ -237,13 +238,13 @@ impl Server {
     }
 
     /// The workspace of the command line or the config, and those that are declared beside it, as far as they are there.
-    fn declared(&self) -> impl Iterator<Item = (Settings, PathBuf)> {
+    fn declared(&self) -> impl Iterator<Item = (PathBuf, Settings)> {
         let others = self.settings.workspaces.values().map(|path| Some(path.clone()));
         let all = std::iter::once(self.settings.workspace.clone()).chain(others);
         all.filter_map(|workspace| {
             let settings = Settings { workspace, ..self.settings.clone() };
             let root = existing_workspace(&settings, &self.environment)?;
-            Some((settings, root))
+            Some((root, settings))
         })
     }
 
@@ -325,7 +326,7 @@ impl From<Failure> for Refusal {
             Failure::Session(SessionError::Unknown(_) | SessionError::None) => NOT_FOUND,
             _ => INTERNAL,
         };
-        Self::new(code, failure.to_string())
+        Self::new(code, chain(&failure))
     }
 }
 

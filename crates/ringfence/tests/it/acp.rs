@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{call, text};
 use crate::site::Site;
+use crate::terminal::say_yes;
 
 /// Longer than any answer takes, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -221,6 +222,23 @@ fn what_needs_a_person_is_not_asked_of_the_editor_and_says_where_it_waits() {
 }
 
 #[test]
+fn a_person_at_a_terminal_answers_what_the_editor_cannot() {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    let mut editor = Editor::start(&site, &[call("read_file", json!({"path": ".env"})), text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "read it");
+    let waits = editor.wait(|message| message["params"]["update"]["status"] == "pending").to_string();
+    let (_, after) = waits.split_once("ringfence approvals answer ").unwrap();
+    say_yes(&site, after.split('`').next().unwrap());
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(editor.updates("tool_call_update").last().unwrap()["status"], "completed");
+    // An editor keeps what it shows, and it has no business with a secret, now or when it loads the session again.
+    editor.request("session/load", json!({"sessionId": session, "cwd": site.workspace, "mcpServers": []}));
+    assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
+}
+
+#[test]
 fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     let site = Site::new();
     site.write("a.txt", "one\n");
@@ -247,6 +265,71 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     assert_eq!(site.read("a.txt"), "one\n");
     let id = editor.prompt(&session, "well?");
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+}
+
+#[test]
+fn a_program_that_runs_ends_with_its_prompt() {
+    let site = Site::new();
+    let run = call("run_code", json!({"language": "bash", "code": "echo begun; exec sleep 600"}));
+    let mut editor = Editor::start(&site, &[run], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "run it");
+    editor.wait(|message| message["params"]["update"]["content"][0]["content"]["text"] == "begun\n");
+    let before = Instant::now();
+    editor.cancel(&session);
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+}
+
+#[test]
+fn sessions_are_cancelled_one_by_one_and_all_of_them_when_the_editor_leaves() {
+    let site = Site::new();
+    let mut editor = Editor::start(&site, &[json!({"text": "hm", "stall": true})], &[]);
+    let sessions = [editor.new_session(&site), editor.new_session(&site)];
+    let prompts = sessions.each_ref().map(|session| editor.prompt(session, "think"));
+    for session in &sessions {
+        let text = |message: &Value| message["params"]["update"]["content"]["text"] == "hm";
+        if !editor.heard.iter().any(|message| text(message) && message["params"]["sessionId"] == session.as_str()) {
+            editor.wait(|message| text(message) && message["params"]["sessionId"] == session.as_str());
+        }
+    }
+    editor.cancel(&sessions[1]);
+    assert_eq!(editor.answer_to(prompts[1])["result"]["stopReason"], "cancelled");
+    assert!(editor.heard.iter().all(|message| message["id"] != prompts[0]));
+    drop(editor.input.take());
+    assert_eq!(editor.answer_to(prompts[0])["result"]["stopReason"], "cancelled");
+    assert_eq!(editor.leave(), Some(0));
+}
+
+#[test]
+fn a_model_that_goes_in_circles_goes_on_only_if_the_user_wants_it() {
+    for (option, goes_on) in [("go-on", true), ("stop", false)] {
+        let site = Site::new();
+        let list = || call("list_directory", json!({"path": "."}));
+        let mut editor = Editor::start(&site, &[list(), list(), list(), text("I see.")], &[]);
+        let session = editor.new_session(&site);
+        let id = editor.prompt(&session, "look");
+        let asked = editor.choose(option);
+        assert!(asked.to_string().contains("3 times in a row"), "{asked}");
+        assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+        assert_eq!(editor.said("agent_message_chunk").contains("I see."), goes_on);
+    }
+}
+
+#[test]
+fn the_output_of_a_program_is_on_its_card_while_it_runs() {
+    let site = Site::new();
+    let run = call("run_code", json!({"language": "bash", "code": "echo hello; exit 3"}));
+    let mut editor = Editor::start(&site, &[run, text("ok")], &[]);
+    let session = editor.new_session(&site);
+    let id = editor.prompt(&session, "run it");
+    assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
+    assert_eq!(editor.updates("tool_call")[0]["kind"], "execute");
+    let shown = editor.updates("tool_call_update");
+    let text = |update: &Value| update["content"][0]["content"]["text"].clone();
+    assert!(shown.iter().any(|update| update["status"].is_null() && text(update) == "hello\n"), "{shown:?}");
+    assert_eq!(text(shown.last().unwrap()), "hello\n");
+    assert!(editor.said("agent_message_chunk").contains("exit code 3"));
 }
 
 #[test]

@@ -1,0 +1,78 @@
+//! `cargo xtask acpx`: a foreign client of the Agent Client Protocol drives `ringfence acp`, and says yes and no.
+//!
+//! It is fetched into `target/tmp/acpx` on the first run, with a Node that it runs on, which needs the network and `npm`.
+//! What cannot be fetched is said, and counts as a failure: nothing was shown then. What counts is what is in the
+//! workspace afterwards.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{root, say};
+
+const ACPX: &str = "acpx@0.19.1";
+const NODE: &str = "node@22.23.3";
+
+const SCRIPT: &str = r#"{"text":"I will write.","calls":[{"name":"write_file","arguments":{"path":"a.txt","content":"two\n"}}]}
+{"text":"That is all."}
+"#;
+
+/// An answer to every question, and what a file is after it that was `one`.
+struct Case {
+    flag: &'static str,
+    left: &'static str,
+    said: &'static str,
+}
+
+/// False if the client failed, or could not be had.
+pub(crate) fn run() -> bool {
+    let place = root().join("target/tmp/acpx");
+    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let mut install = Command::new("npm");
+    install.args(["install", "--silent", "--prefix"]).arg(&place).args([ACPX, NODE]);
+    if !install.status().is_ok_and(|status| status.success()) {
+        say("acpx was not tried: `npm` and once the network are needed");
+        return false;
+    }
+    let cases = [
+        Case { flag: "--approve-all", left: "two\n", said: "\"status\":\"completed\"" },
+        Case { flag: "--deny-all", left: "one\n", said: "the user said no" },
+    ];
+    cases.iter().all(|case| holds(&place, case))
+}
+
+fn holds(place: &Path, case: &Case) -> bool {
+    let Case { flag, left, said } = case;
+    let directory = place.join("runs").join(format!("{}-{}", flag.trim_start_matches('-'), std::process::id()));
+    let (workspace, script) = (directory.join("workspace"), directory.join("script.jsonl"));
+    let made = std::fs::create_dir_all(&workspace)
+        .and_then(|()| std::fs::write(workspace.join("a.txt"), "one\n"))
+        .and_then(|()| std::fs::write(&script, SCRIPT));
+    if let Err(error) = made {
+        say(&format!("the workspace cannot be made: {error}"));
+        return false;
+    }
+    let program = root().join("target/debug/ringfence");
+    let agent = format!("{} acp --workspace {} --script {}", program.display(), workspace.display(), script.display());
+    let mut command = Command::new(place.join("node_modules/node/bin/node"));
+    command.arg(place.join("node_modules/acpx/dist/cli.js")).args(["--agent", &agent, "--cwd"]).arg(&workspace);
+    command.args([flag, "--format", "json", "--timeout", "120", "exec", "write a.txt"]);
+    command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            say(&format!("acpx cannot be started: {error}"));
+            return false;
+        }
+    };
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let found = std::fs::read_to_string(workspace.join("a.txt")).unwrap_or_default();
+    let fine = found == *left && printed.contains(said) && printed.contains("\"stopReason\":\"end_turn\"");
+    let word = if fine { "ok" } else { "failed" };
+    say(&format!("{word}: acpx {flag}, and a.txt is {found:?}"));
+    if !fine {
+        say(&format!("{printed}\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    fine
+}
