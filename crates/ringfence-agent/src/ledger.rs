@@ -258,7 +258,11 @@ impl Heard {
             self.note_error(record, error);
         }
         let Some(open) = open else { return };
-        self.ended.network.extend(open.hosts.iter().cloned());
+        for host in &open.hosts {
+            if !self.ended.network.contains(host) {
+                self.ended.network.push(host.clone());
+            }
+        }
         let unknown = error.is_some_and(|error| error.details.get("committed").is_some_and(|how| how == "unknown"));
         let made = match &open.language {
             None => error.is_none(),

@@ -1,7 +1,12 @@
 //! The ledger has what was done, and not what the model says.
 
+use std::time::Duration;
+
 use expect_test::{Expect, expect};
-use ringfence_kernel::Preset;
+use ringfence_agent::Tap;
+use ringfence_kernel::{
+    AuditSink as _, ErrorKind, Layer, Moment, Place, Preset, Record, Session, ToolError, Touch, Verb,
+};
 use serde_json::{Value, json};
 
 use crate::world::{Setup, World, call, text};
@@ -94,4 +99,94 @@ async fn a_name_that_would_steer_a_terminal_is_shown_as_what_it_is() {
     "#]],
     )
     .await;
+}
+
+/// Records as the road makes them.
+struct Road {
+    tap: Tap,
+    session: std::sync::Arc<Session>,
+}
+
+impl Road {
+    fn new() -> Self {
+        let world = World::new(Setup::default(), &[]);
+        Self { tap: Tap::default(), session: world.agent.session }
+    }
+
+    fn record(&self, call: &str, tool: &str, touches: &[(Verb, &str)], moment: Moment<'_>) {
+        let touch = |(verb, path): &(Verb, &str)| Touch {
+            verb: *verb,
+            place: Place { given: (*path).to_owned(), shown: (*path).to_owned(), ..Place::default() },
+        };
+        let touches: Vec<Touch> = touches.iter().map(touch).collect();
+        let record = Record {
+            at: std::time::SystemTime::UNIX_EPOCH,
+            session: &self.session,
+            call_id: call,
+            tool,
+            arguments: "{}",
+            subject: None,
+            touches: &touches,
+            moment,
+        };
+        self.tap.record(&record).unwrap();
+    }
+
+    fn begin(&self, call: &str, tool: &str, touches: &[(Verb, &str)], change: &str) {
+        self.record(call, tool, touches, Moment::Begin { rule: "r", layer: Layer::Preset, approved: None, change });
+    }
+
+    fn end(&self, call: &str, tool: &str, reply: &Value) {
+        let moment = Moment::End { error: None, reply: &reply.to_string(), duration: Duration::ZERO };
+        self.record(call, tool, &[], moment);
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.tap.ledger().lines()
+    }
+}
+
+#[test]
+fn a_call_whose_end_is_not_known_is_said_to_be_so_until_it_is() {
+    let road = Road::new();
+    road.begin("a", "write_file", &[(Verb::Create, "late.txt")], "c-1");
+    let error = ToolError::new(ErrorKind::Timeout, "the call took longer than it may").detail("committed", "unknown");
+    let overdue = Moment::Overdue { error: &error, reply: "", duration: Duration::ZERO };
+    road.record("a", "write_file", &[], overdue);
+    assert_eq!(road.lines()[0], "unknown  late.txt: a call was ended while it changed it");
+    // Its end comes while the next prompt is worked on, and is that one's.
+    road.tap.begin();
+    road.end("a", "write_file", &json!({"ok": true}));
+    assert_eq!(road.lines(), ["created  late.txt"]);
+    assert_eq!(road.tap.ledger().changes, ["c-1"]);
+}
+
+#[test]
+fn what_a_program_changed_counts_only_where_it_was_kept() {
+    let road = Road::new();
+    for (call, committed) in [("a", true), ("b", false)] {
+        road.begin(call, "run_code", &[(Verb::Run, "bash"), (Verb::Fetch, "pypi.org:443")], "");
+        road.begin(call, "run_code", &[(Verb::Overwrite, &format!("{call}.txt"))], &format!("c-{call}"));
+        road.end(call, "run_code", &json!({"ok": true, "value": {"exitCode": 1, "committed": committed}}));
+    }
+    assert_eq!(
+        road.lines(),
+        [
+            "changed  a.txt",
+            "ran      bash code: exit code 1",
+            "ran      bash code: exit code 1, nothing of it kept",
+            "reached  pypi.org:443",
+        ]
+    );
+    assert_eq!(road.tap.ledger().changes, ["c-a"]);
+}
+
+#[test]
+fn a_program_that_was_ended_has_no_exit_code() {
+    let road = Road::new();
+    road.begin("a", "run_code", &[(Verb::Run, "python")], "");
+    let error = ToolError::new(ErrorKind::Timeout, "the program ran longer than 60 s and was ended");
+    road.record("a", "run_code", &[], Moment::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
+    assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, nothing of it kept");
+    assert_eq!(road.tap.ledger().failed.len(), 1);
 }

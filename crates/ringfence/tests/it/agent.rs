@@ -296,3 +296,20 @@ fn a_session_goes_on_in_its_own_dialect_and_in_one_process_at_a_time() {
     let said = play(&site, &[text("Here I am.")], &["--resume", "-p", "hello"]);
     assert_eq!((said.code, said.out.as_str()), (Some(0), "Here I am.\n"), "{said:?}");
 }
+
+#[test]
+fn a_session_that_nobody_went_on_with_goes_after_a_while() {
+    let site = Site::new();
+    play(&site, &[text("hi")], &["old"]);
+    play(&site, &[text("hi")], &["young"]);
+    let store = rusqlite::Connection::open(site.state.join(ringfence::store::STORE_FILE)).unwrap();
+    store.execute("UPDATE sessions SET updated = updated - 91 * 86400 * 1000000000 WHERE title = 'old'", []).unwrap();
+    play(&site, &[text("hi")], &["new"]);
+    let heads: Value = serde_json::from_str(&site.run(&["sessions", "list", "--json"]).out).unwrap();
+    let titles: Vec<&Value> = heads.as_array().unwrap().iter().map(|head| &head["title"]).collect();
+    assert_eq!(titles, ["new", "young"]);
+    let left: i64 = store
+        .query_row("SELECT count(*) FROM entries WHERE session NOT IN (SELECT id FROM sessions)", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(left, 0, "what was said in it goes too");
+}

@@ -159,6 +159,22 @@ fn one_that_goes_in_circles_asks_whether_to_go_on() {
 }
 
 #[test]
+fn a_single_prompt_asks_too_where_somebody_is_there() {
+    let site = Site::new();
+    let read = || call("read_file", json!({"path": "nowhere"}));
+    for (answer, code, out) in [("yes\r", 0, "I give up.\n"), ("no\r", 1, "over and over")] {
+        drop(playing(&site, &[read(), read(), read(), text("I give up.")], &[]));
+        let mut seat = Seat::new(&site, &["agent", "--script", "script.jsonl", "look"]);
+        seat.until("3 times in a row");
+        seat.until("let it go on? [yes/no]");
+        seat.press(answer);
+        let said = seat.end();
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(said.out.contains(out), "{said:?}");
+    }
+}
+
+#[test]
 fn a_session_goes_on_where_it_was() {
     let site = Site::new();
     let mut first = seat(&site, &[text("Hello.")], &[]);

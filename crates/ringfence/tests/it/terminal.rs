@@ -48,7 +48,7 @@ fn resize(terminal: &File, rows: u16, columns: u16) {
 }
 
 impl Seat {
-    fn new(site: &Site, arguments: &[&str]) -> Self {
+    pub(crate) fn new(site: &Site, arguments: &[&str]) -> Self {
         Self::at(terminal(), site, arguments)
     }
 
