@@ -54,11 +54,13 @@ export const remove = address => ask('DELETE', address);
 
 /** A code from the printed link, for a token. A used or unknown one is refused. */
 export async function login(code) {
-    const answer = await answered(await send('/v1/login', {
-        method: 'POST',
-        headers: { 'Content-Type': 'application/json' },
-        body: JSON.stringify({ code }),
-    }));
+    const answer = await answered(
+        await send('/v1/login', {
+            method: 'POST',
+            headers: { 'Content-Type': 'application/json' },
+            body: JSON.stringify({ code }),
+        }),
+    );
     keepToken(answer.token);
 }
 

@@ -4,14 +4,12 @@
 // meant for something else is no answer, and a row of such keys is none either. Escape never approves. The no has the
 // focus. What is shown is what the server would do; arguments that are edited here are judged anew there.
 //
-// Not here: the list of all that waits (views/waiting.js).
+// Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
 
-import { badge, button, el, fill, ticked } from './dom.js';
+import { button, el, fill, ticked } from './dom.js';
 import { notice } from './ask.js';
-import { isDiff, showDiff, totals } from './diff.js';
 import { schemaForm } from './form.js';
-import { showObject } from './values.js';
-import { withLinks } from './links.js';
+import { showArguments, showPreview, showWho, showWhy } from './request.js';
 import { get, query } from './api.js';
 import { answer, drop, may, state, watch } from './state.js';
 import { left, moment } from './time.js';
@@ -36,7 +34,8 @@ export function openRequest(id) {
 
 function look() {
     if (shown) {
-        if (!state.requests.some(request => request.id === shown.request.id)) shown.over('It waits no more: somebody else answered it, or its call ended.');
+        if (!state.requests.some(request => request.id === shown.request.id))
+            shown.over('It waits no more: somebody else answered it, or its call ended.');
         shown?.count();
         return;
     }
@@ -73,24 +72,39 @@ function open(request) {
 class Approval {
     constructor(request) {
         this.request = request;
-        this.edited = null;
         this.problem = el('p', { class: 'problem', role: 'alert' });
         this.time = el('span', { class: 'time' });
         this.place = el('span', {});
         this.panel = el('div', { class: 'panel' });
         this.actions = el('div', { class: 'actions approval-actions' });
         this.remember = this.makeRemember();
-        this.dialog = el('dialog', { class: 'approval', 'aria-labelledby': 'approval-title', data: { request: request.id } },
+        this.dialog = el(
+            'dialog',
+            { class: 'approval', 'aria-labelledby': 'approval-title', data: { request: request.id } },
             el('div', { class: 'fence', 'aria-hidden': 'true' }),
-            el('header', {},
+            el(
+                'header',
+                {},
                 el('p', { class: 'eyebrow' }, 'Waiting for your answer ', this.place, this.time),
                 el('h2', { id: 'approval-title' }, ticked(request.summary || request.tool)),
-                this.who()),
-            el('div', { class: 'dialog-body', tabindex: '-1' }, this.why(), this.what(), this.arguments(), this.panel),
-            el('footer', {}, this.remember.element, this.problem, this.actions));
+                showWho(request),
+            ),
+            el(
+                'div',
+                { class: 'dialog-body', tabindex: '-1' },
+                showWhy(request),
+                showPreview(request),
+                showArguments(request),
+                this.panel,
+            ),
+            el('footer', {}, this.remember.element, this.problem, this.actions),
+        );
         this.dialog.addEventListener('keydown', event => this.key(event), true);
         this.dialog.addEventListener('click', event => this.click(event), true);
-        this.dialog.addEventListener('cancel', event => { event.preventDefault(); this.back(); });
+        this.dialog.addEventListener('cancel', event => {
+            event.preventDefault();
+            this.back();
+        });
         this.dialog.addEventListener('close', () => this.close());
     }
 
@@ -100,45 +114,38 @@ class Approval {
         this.count();
     }
 
-    who() {
-        const { principal, agent, tool, session } = this.request;
-        return el('p', { class: 'who' }, el('strong', {}, principal), agent ? [', agent ', el('strong', {}, agent), ','] : null,
-            ' wants to call ', el('code', {}, tool), ' in session ', el('code', {}, session));
-    }
-
-    why() {
-        const { reason, rule, layer, assurance, secret } = this.request;
-        return el('div', { class: 'why' },
-            el('p', { class: 'reason' }, ticked(reason)),
-            el('p', { class: 'facts' }, 'asked by the rule ', el('code', {}, rule), ` of the layer ${layer}`,
-                assurance === 'person' ? badge('only a person’s own answer counts', 'quiet') : null,
-                secret ? badge('shows what is in a secret', 'wait') : null));
-    }
-
-    /** The preview: its first line is the title already. */
-    what() {
-        const body = this.request.preview.split('\n').slice(1).join('\n');
-        if (body.trim() === '') return null;
-        const content = isDiff(body) ? showDiff(body) : el('pre', { class: 'code', tabindex: '0' }, withLinks(body));
-        const { added, removed } = isDiff(body) ? totals(body) : { added: 0, removed: 0 };
-        const sum = isDiff(body) ? el('span', { class: 'sum' }, el('b', { class: 'plus' }, `+${added}`), ' ', el('b', { class: 'minus' }, `−${removed}`)) : null;
-        if (!this.request.secret) return el('section', { 'aria-label': 'What would happen' }, el('h3', {}, 'What would happen ', sum), content);
-        return el('details', { class: 'secret' }, el('summary', {}, 'Show what would happen to the secret ', sum), content);
-    }
-
-    arguments() {
-        const hasPreview = this.request.preview.includes('\n');
-        return el('details', { class: 'arguments', open: !hasPreview },
-            el('summary', {}, 'Arguments, in the words of whoever calls'), showObject(this.request.args));
-    }
-
     makeRemember() {
         const { grant } = this.request;
-        if (!grant) return { box: null, element: el('p', { class: 'remember none' }, 'This cannot be allowed for good: an approval is for this once.') };
+        if (!grant)
+            return {
+                box: null,
+                element: el(
+                    'p',
+                    { class: 'remember none' },
+                    'This cannot be allowed for good: an approval is for this once.',
+                ),
+            };
         const box = el('input', { type: 'checkbox', id: 'remember', on: { change: () => this.choose() } });
-        const rule = el('div', { class: 'rule' }, el('p', {}, 'This rule is added. It holds for 30 days, in this workspace and no other; the policy view takes it back.'),
-            el('pre', { class: 'code' }, grant));
-        return { box, rule, element: el('div', { class: 'remember' }, el('label', {}, box, ' Remember: allow the same from now on ', key('r')), rule) };
+        const rule = el(
+            'div',
+            { class: 'rule' },
+            el(
+                'p',
+                {},
+                'This rule is added. It holds for 30 days, in this workspace and no other; the policy view takes it back.',
+            ),
+            el('pre', { class: 'code' }, grant),
+        );
+        return {
+            box,
+            rule,
+            element: el(
+                'div',
+                { class: 'remember' },
+                el('label', {}, box, ' Remember: allow the same from now on ', key('r')),
+                rule,
+            ),
+        };
     }
 
     /** The four answers. */
@@ -149,10 +156,15 @@ class Approval {
         const remembers = this.remember.box?.checked ?? false;
         if (this.remember.rule) this.remember.rule.hidden = !remembers;
         this.remember.element.hidden = false;
-        const deny = button(['Deny ', key('d')], () => this.deny(), { class: 'danger-quiet', 'aria-keyshortcuts': 'd' });
+        const deny = button(['Deny ', key('d')], () => this.deny(), {
+            class: 'danger-quiet',
+            'aria-keyshortcuts': 'd',
+        });
         const edit = button(['Edit ', key('e')], () => this.edit(), { 'aria-keyshortcuts': 'e' });
-        const approve = button([remembers ? 'Approve and remember ' : 'Approve ', key('a')], () => this.approve(),
-            { class: 'primary', 'aria-keyshortcuts': 'a' });
+        const approve = button([remembers ? 'Approve and remember ' : 'Approve ', key('a')], () => this.approve(), {
+            class: 'primary',
+            'aria-keyshortcuts': 'a',
+        });
         fill(this.actions, deny, edit, el('span', { class: 'gap' }), approve);
         (focus === 'approve' ? approve : deny).focus();
     }
@@ -161,13 +173,29 @@ class Approval {
     deny() {
         this.mode = 'reason';
         this.remember.element.hidden = true;
-        const reason = el('input', { type: 'text', name: 'reason', autocomplete: 'off', placeholder: 'the caller is told' });
+        const reason = el('input', {
+            type: 'text',
+            name: 'reason',
+            autocomplete: 'off',
+            placeholder: 'the caller is told',
+        });
         reason.maxLength = 500;
         const send = () => this.send({ approved: false, reason: reason.value.trim() || null }, 'Denied');
-        const form = el('form', { class: 'reason-form', on: { submit: event => { event.preventDefault(); send(); } } },
+        const form = el(
+            'form',
+            {
+                class: 'reason-form',
+                on: {
+                    submit: event => {
+                        event.preventDefault();
+                        send();
+                    },
+                },
+            },
             el('label', {}, el('span', {}, 'No, because'), reason),
             button(['Back ', key('Esc')], () => this.back()),
-            el('button', { type: 'submit', class: 'danger' }, 'Deny ', key('Enter')));
+            el('button', { type: 'submit', class: 'danger' }, 'Deny ', key('Enter')),
+        );
         fill(this.actions, form);
         reason.focus();
     }
@@ -178,27 +206,50 @@ class Approval {
         const schema = await schemaOf(this.request.tool);
         if (this.mode !== 'edit') return;
         const form = schemaForm(schema, this.request.args ?? {});
-        fill(this.panel, el('section', { class: 'edit', 'aria-label': 'Edit the arguments' }, el('h3', {}, 'Edit the arguments'),
-            el('p', { class: 'hint' }, 'What is shown above is the call as it came. Your arguments are judged by the policy again before they are used.'),
-            form.element));
-        const use = button('Approve with these arguments', () => {
-            let args;
-            try {
-                args = form.value();
-            } catch (error) {
-                fill(this.problem, error.message);
-                return;
-            }
-            return this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments');
-        }, { class: 'primary' });
-        fill(this.actions, button(['Back ', key('Esc')], () => this.back()), el('span', { class: 'gap' }), use);
+        fill(
+            this.panel,
+            el(
+                'section',
+                { class: 'edit', 'aria-label': 'Edit the arguments' },
+                el('h3', {}, 'Edit the arguments'),
+                el(
+                    'p',
+                    { class: 'hint' },
+                    'What is shown above is the call as it came. Your arguments are judged by the policy again before they are used.',
+                ),
+                form.element,
+            ),
+        );
+        const use = button(
+            'Approve with these arguments',
+            () => {
+                let args;
+                try {
+                    args = form.value();
+                } catch (error) {
+                    fill(this.problem, error.message);
+                    return;
+                }
+                return this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments');
+            },
+            { class: 'primary' },
+        );
+        fill(
+            this.actions,
+            button(['Back ', key('Esc')], () => this.back()),
+            el('span', { class: 'gap' }),
+            use,
+        );
         this.panel.scrollIntoView({ block: 'start' });
         this.panel.querySelector('textarea, input, select')?.focus();
     }
 
     approve() {
         const remember = this.remember.box?.checked ?? false;
-        return this.send({ approved: true, ...remember && { remember } }, remember ? 'Approved, and remembered' : 'Approved');
+        return this.send(
+            { approved: true, ...(remember && { remember }) },
+            remember ? 'Approved, and remembered' : 'Approved',
+        );
     }
 
     async send(response, done) {
@@ -254,7 +305,7 @@ class Approval {
     key(event) {
         const isModified = event.ctrlKey || event.altKey || event.metaKey;
         if (event.key === 'Tab' || isModified || ['Shift', 'Control', 'Alt', 'Meta'].includes(event.key)) return;
-        if (!this.isSettled() || event.repeat && event.target.matches('button')) {
+        if (!this.isSettled() || (event.repeat && event.target.matches('button'))) {
             this.settle();
             event.preventDefault();
             event.stopPropagation();
@@ -267,7 +318,9 @@ class Approval {
             return;
         }
         if (this.mode !== 'choose' || event.target.matches('textarea, input:not([type=checkbox]), select')) return;
-        const does = { a: () => this.approve(), d: () => this.deny(), e: () => this.edit(), r: () => this.toggle() }[event.key.toLowerCase()];
+        const does = { a: () => this.approve(), d: () => this.deny(), e: () => this.edit(), r: () => this.toggle() }[
+            event.key.toLowerCase()
+        ];
         if (!does) return;
         event.preventDefault();
         does();

@@ -15,11 +15,22 @@ export function confirm({ title, body = [], yes, no = 'Cancel', danger = false }
             answered(answer);
         };
         const refuse = button(no, () => close(false));
-        const dialog = el('dialog', { class: 'small', 'aria-labelledby': 'confirm-title' },
+        const dialog = el(
+            'dialog',
+            { class: 'small', 'aria-labelledby': 'confirm-title' },
             el('h2', { id: 'confirm-title' }, title),
             el('div', { class: 'dialog-body' }, ...body),
-            el('div', { class: 'actions' }, refuse, button(yes, () => close(true), { class: danger ? 'danger' : 'primary' })));
-        dialog.addEventListener('cancel', event => { event.preventDefault(); close(false); });
+            el(
+                'div',
+                { class: 'actions' },
+                refuse,
+                button(yes, () => close(true), { class: danger ? 'danger' : 'primary' }),
+            ),
+        );
+        dialog.addEventListener('cancel', event => {
+            event.preventDefault();
+            close(false);
+        });
         document.body.append(dialog);
         dialog.showModal();
         refuse.focus();
@@ -30,8 +41,12 @@ export function confirm({ title, body = [], yes, no = 'Cancel', danger = false }
 export function notice(text, kind = 'quiet') {
     const place = document.getElementById('notices');
     const gone = () => shown.remove();
-    const shown = el('div', { class: `notice ${kind}` }, el('p', {}, text),
-        el('button', { type: 'button', class: 'tiny', 'aria-label': 'Dismiss', on: { click: gone } }, '×'));
+    const shown = el(
+        'div',
+        { class: `notice ${kind}` },
+        el('p', {}, text),
+        el('button', { type: 'button', class: 'tiny', 'aria-label': 'Dismiss', on: { click: gone } }, '×'),
+    );
     place.append(shown);
     setTimeout(gone, kind === 'bad' ? 12_000 : 6_000);
 }
@@ -55,8 +70,15 @@ export async function loading(place, load) {
         if (children !== undefined) fill(place, children);
     } catch (error) {
         if (error.name === 'AbortError') return;
-        fill(place, el('div', { class: 'empty bad', role: 'alert' }, el('p', {}, sentence(error)),
-            button('Try again', () => loading(place, load))));
+        fill(
+            place,
+            el(
+                'div',
+                { class: 'empty bad', role: 'alert' },
+                el('p', {}, sentence(error)),
+                button('Try again', () => loading(place, load)),
+            ),
+        );
     }
 }
 

@@ -48,8 +48,27 @@ export function transcript(extra = () => []) {
             Object.assign(call, { state: 'waiting', touches: data.touches, error: null });
             return draw(call, extra);
         }
-        if (kind === 'begin') Object.assign(call, { error: null, reply: null, state: 'running', touches: data.touches, rule: data.rule, layer: data.layer, approved: data.approved, change: data.change, callId: data.callId, args: data.args });
-        else Object.assign(call, { state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind, error: data.error, reply: data.reply, duration: data.durationMs, touches: data.touches?.length ? data.touches : call.touches });
+        if (kind === 'begin')
+            Object.assign(call, {
+                error: null,
+                reply: null,
+                state: 'running',
+                touches: data.touches,
+                rule: data.rule,
+                layer: data.layer,
+                approved: data.approved,
+                change: data.change,
+                callId: data.callId,
+                args: data.args,
+            });
+        else
+            Object.assign(call, {
+                state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind,
+                error: data.error,
+                reply: data.reply,
+                duration: data.durationMs,
+                touches: data.touches?.length ? data.touches : call.touches,
+            });
         call.request = null;
         draw(call, extra);
     }
@@ -57,10 +76,18 @@ export function transcript(extra = () => []) {
     /** A record of the audit log: the same without contents, for what happened before anybody watched. */
     function remembered(record) {
         const known = calls.get(record.call);
-        if (!record.call || known?.state === 'waiting' || known?.isLive && known.duration !== undefined) return;
+        if (!record.call || known?.state === 'waiting' || (known?.isLive && known.duration !== undefined)) return;
         const ended = record.micros === undefined ? undefined : record.micros / 1000;
-        heard(record.moment, { ...record, callId: record.call, at: record.ts, error: record.error ?? null, durationMs: ended,
-            reply: null, approved: typeof record.approved === 'object' ? record.approved : record.approved || null, isOld: true });
+        heard(record.moment, {
+            ...record,
+            callId: record.call,
+            at: record.ts,
+            error: record.error ?? null,
+            durationMs: ended,
+            reply: null,
+            approved: typeof record.approved === 'object' ? record.approved : record.approved || null,
+            isOld: true,
+        });
     }
 
     /** What a program prints while it runs. */
@@ -90,48 +117,99 @@ export function transcript(extra = () => []) {
 
 /** Whether the caller was told to come again when somebody has answered. */
 function isPutOff(reply) {
-    return typeof reply === 'string' && reply.includes('waits for a person\'s answer');
+    return typeof reply === 'string' && reply.includes("waits for a person's answer");
 }
 
 const STATES = {
-    waiting: ['waits for an answer', 'wait'], answered: ['answered', 'quiet'], running: ['running', 'live'], done: ['done', 'good'],
-    failed: ['failed', 'bad'], refused: ['refused', 'bad'], overdue: ['no end known', 'wait'],
+    waiting: ['waits for an answer', 'wait'],
+    answered: ['answered', 'quiet'],
+    running: ['running', 'live'],
+    done: ['done', 'good'],
+    failed: ['failed', 'bad'],
+    refused: ['refused', 'bad'],
+    overdue: ['no end known', 'wait'],
 };
 
 function draw(call, extra) {
     const [word, kind] = STATES[call.state] ?? [call.state, 'quiet'];
     const isOpen = call.place.querySelector('details.reply')?.open ?? false;
-    fill(call.place, el('article', { class: `card call ${call.state}`, 'aria-label': `${call.tool}: ${word}` },
-        el('div', { class: 'card-head' }, el('h3', {}, el('code', {}, call.tool)), badge(call.error ? kindOf(call.error) : word, kind),
-            el('span', { class: 'facts grow' }, took(call.duration)), el('time', { class: 'facts' }, clock(call.at))),
-        touches(call.touches), call.request ? waiting(call.request) : null, how(call),
-        call.args ? el('details', { open: call.state === 'running' }, el('summary', {}, 'Arguments'), showObject(call.args)) : null,
-        call.state === 'running' && call.printed ? el('pre', { class: 'code printed' }, call.printed) : null,
-        call.reply ? el('details', { class: 'reply', open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply)) : null,
-        actions(extra(call))));
+    fill(
+        call.place,
+        el(
+            'article',
+            { class: `card call ${call.state}`, 'aria-label': `${call.tool}: ${word}` },
+            el(
+                'div',
+                { class: 'card-head' },
+                el('h3', {}, el('code', {}, call.tool)),
+                badge(call.error ? kindOf(call.error) : word, kind),
+                el('span', { class: 'facts grow' }, took(call.duration)),
+                el('time', { class: 'facts' }, clock(call.at)),
+            ),
+            touches(call.touches),
+            call.request ? waiting(call.request) : null,
+            how(call),
+            call.args
+                ? el(
+                      'details',
+                      { open: call.state === 'running' },
+                      el('summary', {}, 'Arguments'),
+                      showObject(call.args),
+                  )
+                : null,
+            call.state === 'running' && call.printed ? el('pre', { class: 'code printed' }, call.printed) : null,
+            call.reply
+                ? el('details', { class: 'reply', open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply))
+                : null,
+            actions(extra(call)),
+        ),
+    );
 }
 
 function kindOf(error) {
-    return typeof error === 'string' ? error : error.kind ?? error.code ?? 'failed';
+    return typeof error === 'string' ? error : (error.kind ?? error.code ?? 'failed');
 }
 
 export function touches(list) {
     if (!list?.length) return null;
-    return el('ul', { class: 'touches' }, ...list.slice(0, 30).map(({ verb, path }) => el('li', {}, el('span', { class: `verb verb-${verb}` }, verb), ' ', el('code', {}, path))),
-        list.length > 30 ? el('li', {}, `and ${list.length - 30} more`) : null);
+    return el(
+        'ul',
+        { class: 'touches' },
+        ...list
+            .slice(0, 30)
+            .map(({ verb, path }) =>
+                el('li', {}, el('span', { class: `verb verb-${verb}` }, verb), ' ', el('code', {}, path)),
+            ),
+        list.length > 30 ? el('li', {}, `and ${list.length - 30} more`) : null,
+    );
 }
 
 function waiting(request) {
-    return el('div', { class: 'asks' }, el('p', {}, ticked(request.reason)), button('Decide', () => openRequest(request.id), { class: 'primary' }),
-        el('details', {}, el('summary', {}, 'Arguments'), showObject(request.args)));
+    return el(
+        'div',
+        { class: 'asks' },
+        el('p', {}, ticked(request.reason)),
+        button('Decide', () => openRequest(request.id), { class: 'primary' }),
+        el('details', {}, el('summary', {}, 'Arguments'), showObject(request.args)),
+    );
 }
 
 function how({ rule, layer, approved, change }) {
     if (!rule) return null;
-    const by = typeof approved === 'string' ? approved : approved?.by?.name ?? approved?.by;
-    const allowed = by ? ['approved by ', el('strong', {}, String(by)), ', asked by '] : approved ? 'approved, asked by ' : 'allowed by ';
-    return el('p', { class: 'facts' }, allowed, el('code', {}, rule), ` (${layer})`,
-        change ? [' · change ', el('a', { to: `changes/${encodeURIComponent(change)}` }, change)] : null);
+    const by = typeof approved === 'string' ? approved : (approved?.by?.name ?? approved?.by);
+    const allowed = by
+        ? ['approved by ', el('strong', {}, String(by)), ', asked by ']
+        : approved
+          ? 'approved, asked by '
+          : 'allowed by ';
+    return el(
+        'p',
+        { class: 'facts' },
+        allowed,
+        el('code', {}, rule),
+        ` (${layer})`,
+        change ? [' · change ', el('a', { to: `changes/${encodeURIComponent(change)}` }, change)] : null,
+    );
 }
 
 function replied(reply) {

@@ -40,7 +40,10 @@ export function parse(text) {
             [oldLeft, nowLeft] = [Number(head[2] ?? 1), Number(head[4] ?? 1)];
             found.push({ kind: 'hunk', text: line });
         } else {
-            found.push({ kind: /^(---|\+\+\+|diff|rename|new file|deleted file) /.test(line) ? 'file' : 'note', text: line });
+            found.push({
+                kind: /^(---|\+\+\+|diff|rename|new file|deleted file) /.test(line) ? 'file' : 'note',
+                text: line,
+            });
         }
     }
     return found;
@@ -59,16 +62,34 @@ export function showDiff(text) {
     const changed = changedWords(lines);
     const body = el('div', { class: 'diff-lines' });
     const { added, removed } = totals(text);
-    const shown = el('div', {
-        class: 'diff', role: 'group', tabindex: '0',
-        'aria-label': `Changes: ${added} lines added, ${removed} removed`,
-    }, body);
+    const shown = el(
+        'div',
+        {
+            class: 'diff',
+            role: 'group',
+            tabindex: '0',
+            'aria-label': `Changes: ${added} lines added, ${removed} removed`,
+        },
+        body,
+    );
     const more = start => {
         const end = Math.min(start + LINES_AT_ONCE, lines.length);
         for (let index = start; index < end; index++) body.append(row(lines[index], changed.get(index)));
         if (end === lines.length) return;
-        const rest = el('button', { type: 'button', class: 'plain', on: { click: () => { rest.remove(); more(end); } } },
-            `Show ${lines.length - end} more lines`);
+        const rest = el(
+            'button',
+            {
+                type: 'button',
+                class: 'plain',
+                on: {
+                    click: () => {
+                        rest.remove();
+                        more(end);
+                    },
+                },
+            },
+            `Show ${lines.length - end} more lines`,
+        );
         shown.append(rest);
     };
     more(0);
@@ -76,10 +97,13 @@ export function showDiff(text) {
 }
 
 function row(line, span) {
-    return el('div', { class: `line ${line.kind}` },
+    return el(
+        'div',
+        { class: `line ${line.kind}` },
         el('span', { class: 'number', 'aria-hidden': 'true' }, line.old ?? ''),
         el('span', { class: 'number', 'aria-hidden': 'true' }, line.new ?? ''),
-        el('span', { class: 'words' }, ...words(line.text, span)));
+        el('span', { class: 'words' }, ...words(line.text, span)),
+    );
 }
 
 function words(text, span) {

@@ -9,8 +9,29 @@ import { pieces, visibleLine } from './visible.js';
 
 // What a view may set. The values of fields stay as they are, because they are sent back.
 const PLAIN = new Set([
-    'id', 'type', 'name', 'for', 'role', 'tabindex', 'rows', 'min', 'max', 'step', 'autocomplete', 'spellcheck', 'scope',
-    'open', 'disabled', 'hidden', 'required', 'readonly', 'checked', 'selected', 'colspan', 'list', 'inputmode',
+    'id',
+    'type',
+    'name',
+    'for',
+    'role',
+    'tabindex',
+    'rows',
+    'min',
+    'max',
+    'step',
+    'autocomplete',
+    'spellcheck',
+    'scope',
+    'open',
+    'disabled',
+    'hidden',
+    'required',
+    'readonly',
+    'checked',
+    'selected',
+    'colspan',
+    'list',
+    'inputmode',
 ]);
 const SPOKEN = new Set(['title', 'placeholder', 'label']);
 
@@ -26,7 +47,8 @@ function set(element, name, value) {
     if (value === null || value === undefined || value === false) return;
     if (name === 'class') element.className = value;
     else if (name === 'on') for (const [event, heard] of Object.entries(value)) element.addEventListener(event, heard);
-    else if (name === 'data') for (const [key, datum] of Object.entries(value)) element.dataset[key] = visibleLine(String(datum));
+    else if (name === 'data')
+        for (const [key, datum] of Object.entries(value)) element.dataset[key] = visibleLine(String(datum));
     else if (name === 'value') element.value = value;
     else if (name === 'to') element.setAttribute('href', `#/${value}`);
     else if (name.startsWith('aria-') || SPOKEN.has(name)) element.setAttribute(name, visibleLine(String(value)));
@@ -66,7 +88,7 @@ export function text(string) {
 export function ticked(string) {
     const parts = string.split('`');
     if (parts.length % 2 === 0) return [string];
-    return parts.map((part, index) => index % 2 === 1 ? el('code', { class: 'name' }, part) : part);
+    return parts.map((part, index) => (index % 2 === 1 ? el('code', { class: 'name' }, part) : part));
 }
 
 /** Replaces what an element holds. */

@@ -66,7 +66,13 @@ export function follow(address, { after = null, heard, told = () => {} }) {
     }
 
     run();
-    return { stop: () => { all.abort(); wake(); }, now: () => wake() };
+    return {
+        stop: () => {
+            all.abort();
+            wake();
+        },
+        now: () => wake(),
+    };
 }
 
 /** Events from bytes: blocks of `name: value` lines with an empty line behind each. */

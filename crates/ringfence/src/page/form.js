@@ -14,12 +14,19 @@ export function schemaForm(schema, initial = {}) {
     const required = new Set(schema?.required ?? []);
     // What is needed comes first, in the order of the schema; a name stands once.
     const names = new Set([...required, ...Object.keys(initial), ...Object.keys(schema?.properties ?? {})]);
-    for (const name of names) fields.push(makeField(name, schema?.properties?.[name] ?? {}, required.has(name), initial));
+    for (const name of names)
+        fields.push(makeField(name, schema?.properties?.[name] ?? {}, required.has(name), initial));
     const [shown, folded] = [fields.filter(made => made.first), fields.filter(made => !made.first)];
     const element = el('div', { class: 'form' }, ...shown.map(made => made.element));
     if (folded.length > 0) {
-        element.append(el('details', { class: 'more-fields' },
-            el('summary', {}, `${folded.length} more that may be left out`), ...folded.map(made => made.element)));
+        element.append(
+            el(
+                'details',
+                { class: 'more-fields' },
+                el('summary', {}, `${folded.length} more that may be left out`),
+                ...folded.map(made => made.element),
+            ),
+        );
     }
     if (names.size === 0) element.append(el('p', { class: 'quiet-note' }, 'This takes no arguments.'));
     return {
@@ -69,34 +76,54 @@ function kindOf(schema, given) {
 const CONTROLS = {
     text({ name, given, isRequired }) {
         const long = /content|text|code|patch|prompt|body/i.test(name) || (given ?? '').includes('\n');
-        const control = el('textarea', { name, rows: long ? 8 : 1, spellcheck: 'false', value: given ?? '', class: 'text' });
+        const control = el('textarea', {
+            name,
+            rows: long ? 8 : 1,
+            spellcheck: 'false',
+            value: given ?? '',
+            class: 'text',
+        });
         const start = control.value;
         // A field that nobody touched gives back what came: a browser changes the line ends of what it shows. An empty
         // text that nobody asked for is no argument; one that is needed is an empty text.
-        const read = () => control.value === start ? given ?? (isRequired ? '' : undefined) : control.value;
+        const read = () => (control.value === start ? (given ?? (isRequired ? '' : undefined)) : control.value);
         return { control, read };
     },
     number({ name, schema, given }) {
         const control = el('input', {
-            type: 'number', name, min: schema.minimum, max: schema.maximum, value: given ?? '',
+            type: 'number',
+            name,
+            min: schema.minimum,
+            max: schema.maximum,
+            value: given ?? '',
             step: [schema.type].flat().includes('integer') ? 1 : 'any',
         });
-        return { control, read: () => control.value === '' ? undefined : Number(control.value) };
+        return { control, read: () => (control.value === '' ? undefined : Number(control.value)) };
     },
     flag({ name, schema, given }) {
         const start = given ?? schema.default ?? false;
         const control = el('input', { type: 'checkbox', name, checked: start });
-        return { control, read: () => control.checked === start && given === undefined ? undefined : control.checked };
+        return {
+            control,
+            read: () => (control.checked === start && given === undefined ? undefined : control.checked),
+        };
     },
     choice({ name, schema, given, isRequired }) {
         const blank = isRequired ? [] : [el('option', { value: '' }, '(as it is by default)')];
         const control = el('select', { name }, ...blank, ...schema.enum.map(one => el('option', { value: one }, one)));
         control.value = given ?? (isRequired ? schema.enum[0] : '');
-        return { control, read: () => control.value === '' ? undefined : control.value };
+        return { control, read: () => (control.value === '' ? undefined : control.value) };
     },
     json({ name, given }) {
         const start = given === undefined ? '' : JSON.stringify(given, null, 2);
-        const control = el('textarea', { name, rows: Math.min(10, start.split('\n').length + 1), spellcheck: 'false', class: 'text', placeholder: 'JSON', value: start });
+        const control = el('textarea', {
+            name,
+            rows: Math.min(10, start.split('\n').length + 1),
+            spellcheck: 'false',
+            class: 'text',
+            placeholder: 'JSON',
+            value: start,
+        });
         const read = () => {
             if (control.value === start) return given;
             if (control.value.trim() === '') return undefined;

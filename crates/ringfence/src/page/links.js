@@ -31,8 +31,11 @@ function opener(address) {
 async function open(url) {
     const yes = await confirm({
         title: 'Leave this page?',
-        body: [el('p', {}, 'The address comes from a model or a file. It leads to'),
-            el('p', { class: 'big-code' }, url.host), el('pre', { class: 'code' }, url.href)],
+        body: [
+            el('p', {}, 'The address comes from a model or a file. It leads to'),
+            el('p', { class: 'big-code' }, url.host),
+            el('pre', { class: 'code' }, url.href),
+        ],
         yes: 'Open in a new tab',
         no: 'Stay',
     });

@@ -37,7 +37,11 @@ let leave = () => {};
 /** The view that the address names: `#/sessions/ID`. */
 function route() {
     if (!state.me) return;
-    const parts = location.hash.replace(/^#\/?/, '').split('/').map(decode).filter(part => part !== '');
+    const parts = location.hash
+        .replace(/^#\/?/, '')
+        .split('/')
+        .map(decode)
+        .filter(part => part !== '');
     const name = VIEWS.some(one => one.name === parts[0]) ? parts[0] : 'waiting';
     leave();
     const chosen = VIEWS.find(one => one.name === name);
@@ -62,8 +66,17 @@ function decode(part) {
 function showNav(current = document.body.dataset.view) {
     const links = VIEWS.filter(({ when }) => !when || when()).map(({ name, label }) => {
         const waits = name === 'waiting' ? state.requests.length : 0;
-        return el('li', {}, el('a', { to: name, 'aria-current': name === current ? 'page' : null, class: `nav-${name}` },
-            icon(name), el('span', {}, label), waits > 0 ? el('span', { class: 'count', 'aria-label': `${waits} wait` }, waits) : null));
+        return el(
+            'li',
+            {},
+            el(
+                'a',
+                { to: name, 'aria-current': name === current ? 'page' : null, class: `nav-${name}` },
+                icon(name),
+                el('span', {}, label),
+                waits > 0 ? el('span', { class: 'count', 'aria-label': `${waits} wait` }, waits) : null,
+            ),
+        );
     });
     const nav = document.getElementById('nav');
     const focused = nav.contains(document.activeElement) ? document.activeElement.className : null;
@@ -76,20 +89,46 @@ function showTop() {
     const { me, workspace } = state;
     if (!me) return fill(document.getElementById('top-right'));
     const workspaces = me.workspaces ?? [];
-    const chooser = el('select', { 'aria-label': 'Workspace', on: { change: event => choose(event.target.value) } },
-        ...workspaces.map(name => el('option', { value: name }, name)));
+    const chooser = el(
+        'select',
+        { 'aria-label': 'Workspace', on: { change: event => choose(event.target.value) } },
+        ...workspaces.map(name => el('option', { value: name }, name)),
+    );
     chooser.value = workspace;
     const waits = state.requests.length;
-    fill(document.getElementById('top-right'),
-        waits > 0 ? button(`${waits} waiting`, () => openRequest(state.requests[0].id), { class: 'waiting-button' }) : null,
+    fill(
+        document.getElementById('top-right'),
+        waits > 0
+            ? button(`${waits} waiting`, () => openRequest(state.requests[0].id), { class: 'waiting-button' })
+            : null,
         workspaces.length > 1 ? chooser : badge(workspace ?? 'no workspace'),
-        el('span', { class: 'dot', title: CONNECTION[state.connection.state], 'aria-hidden': 'true', data: { state: state.connection.state } }),
-        el('details', { class: 'me' }, el('summary', { 'aria-label': 'Who you are' }, me.name),
-            el('div', {}, el('p', {}, `You may ${me.scopes.join(', ')}.`), el('p', {}, `Ringfence ${me.version}`),
-                button('Log out', logOut))));
+        el('span', {
+            class: 'dot',
+            title: CONNECTION[state.connection.state],
+            'aria-hidden': 'true',
+            data: { state: state.connection.state },
+        }),
+        el(
+            'details',
+            { class: 'me' },
+            el('summary', { 'aria-label': 'Who you are' }, me.name),
+            el(
+                'div',
+                {},
+                el('p', {}, `You may ${me.scopes.join(', ')}.`),
+                el('p', {}, `Ringfence ${me.version}`),
+                button('Log out', logOut),
+            ),
+        ),
+    );
 }
 
-const CONNECTION = { opening: 'Connecting', open: 'Connected', lost: 'Connection lost', refused: 'Not allowed to hear events' };
+const CONNECTION = {
+    opening: 'Connecting',
+    open: 'Connected',
+    lost: 'Connection lost',
+    refused: 'Not allowed to hear events',
+};
 
 let ticking = 0;
 
@@ -98,11 +137,24 @@ function showConnection() {
     clearInterval(ticking);
     const place = document.getElementById('connection');
     document.body.dataset.connection = state.connection.state;
-    if (state.connection.state === 'refused') return fill(place, el('p', { class: 'banner' }, `No events are heard: ${state.connection.error.message}`));
+    if (state.connection.state === 'refused')
+        return fill(place, el('p', { class: 'banner' }, `No events are heard: ${state.connection.error.message}`));
     if (state.connection.state !== 'lost') return fill(place);
     const when = el('span', { 'aria-hidden': 'true' });
-    const tick = () => fill(when, ` Trying again in ${Math.max(0, Math.ceil((state.connection.again - Date.now()) / 1000))} s.`);
-    fill(place, el('p', { class: 'banner' }, el('strong', {}, 'Connection lost.'), ' What you see may be old.', when, ' ', button('Try now', tryNow)));
+    const tick = () =>
+        fill(when, ` Trying again in ${Math.max(0, Math.ceil((state.connection.again - Date.now()) / 1000))} s.`);
+    fill(
+        place,
+        el(
+            'p',
+            { class: 'banner' },
+            el('strong', {}, 'Connection lost.'),
+            ' What you see may be old.',
+            when,
+            ' ',
+            button('Try now', tryNow),
+        ),
+    );
     tick();
     ticking = setInterval(tick, 1000);
 }
@@ -161,10 +213,23 @@ function retry() {
 }
 
 onLogout(() => loggedOut('Your login has ended.'));
-watch(['requests'], () => { showNav(); showTop(); showTitle(); });
-watch(['connection'], () => { showTop(); showConnection(); });
-watch(['workspace'], () => { showTop(); route(); });
-watch(['runs'], () => { showNav(); if (location.hash.startsWith('#/runs')) route(); });
+watch(['requests'], () => {
+    showNav();
+    showTop();
+    showTitle();
+});
+watch(['connection'], () => {
+    showTop();
+    showConnection();
+});
+watch(['workspace'], () => {
+    showTop();
+    route();
+});
+watch(['runs'], () => {
+    showNav();
+    if (location.hash.startsWith('#/runs')) route();
+});
 window.addEventListener('hashchange', () => {
     if (location.hash.startsWith('#login=')) return start();
     if (location.hash === '#main') return;

@@ -47,6 +47,7 @@ const FILES: &[(&str, &[u8])] = files![
     "links.js",
     "logo.svg",
     "main.js",
+    "request.js",
     "state.js",
     "style.css",
     "time.js",

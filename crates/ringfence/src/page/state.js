@@ -28,7 +28,7 @@ export function watch(topics, changed) {
 }
 
 function tell(topic, ...what) {
-    for (const changed of [...watchers.get(topic) ?? []]) changed(...what);
+    for (const changed of [...(watchers.get(topic) ?? [])]) changed(...what);
 }
 
 export const may = scope => state.me?.scopes?.includes(scope) ?? false;
@@ -92,7 +92,9 @@ export async function loadSessions() {
 
 /** What is as it was is not drawn anew: a button that somebody is about to press stays. */
 function replace(values, topic) {
-    const isSame = Object.entries(values).every(([name, value]) => JSON.stringify(value) === JSON.stringify(state[name]));
+    const isSame = Object.entries(values).every(
+        ([name, value]) => JSON.stringify(value) === JSON.stringify(state[name]),
+    );
     Object.assign(state, values);
     if (!isSame) tell(topic);
 }

@@ -10,7 +10,7 @@ import { count } from './time.js';
 export async function undo(which, force = false) {
     let plan;
     try {
-        plan = await post('/v1/undo', { ...which, dryRun: true, ...force && { force } });
+        plan = await post('/v1/undo', { ...which, dryRun: true, ...(force && { force }) });
     } catch (error) {
         return error.status === 409 && !force ? insist(which, error) : (notice(error.message, 'bad'), false);
     }
@@ -18,16 +18,23 @@ export async function undo(which, force = false) {
     const yes = await confirm({
         title: force ? 'Undo anyway?' : 'Undo this?',
         body: [
-            el('p', {}, `${count((plan.undone ?? []).length, 'change')} would be taken back, at ${count(paths.length, 'path')}. Redo brings it back.`),
-            plan.lost ? el('p', { class: 'problem' }, 'What is there now is too large to be kept: no redo brings it back.') : null,
+            el(
+                'p',
+                {},
+                `${count((plan.undone ?? []).length, 'change')} would be taken back, at ${count(paths.length, 'path')}. Redo brings it back.`,
+            ),
+            plan.lost
+                ? el('p', { class: 'problem' }, 'What is there now is too large to be kept: no redo brings it back.')
+                : null,
             el('ul', { class: 'paths' }, ...paths.map(path => el('li', {}, el('code', {}, path)))),
             plan.diff ? showDiff(plan.diff) : null,
         ],
-        yes: 'Undo', danger: Boolean(plan.lost || force),
+        yes: 'Undo',
+        danger: Boolean(plan.lost || force),
     });
     if (!yes) return false;
     return trying(async () => {
-        const done = await post('/v1/undo', { ...which, ...force && { force } });
+        const done = await post('/v1/undo', { ...which, ...(force && { force }) });
         notice(`Taken back: ${(done.paths ?? paths).join(', ')}`, 'good');
     });
 }
@@ -35,7 +42,10 @@ export async function undo(which, force = false) {
 async function insist(which, error) {
     const yes = await confirm({
         title: 'It was changed since',
-        body: [el('p', {}, error.message), el('p', {}, 'You can insist. What is there now is kept, and can be brought back.')],
+        body: [
+            el('p', {}, error.message),
+            el('p', {}, 'You can insist. What is there now is kept, and can be brought back.'),
+        ],
         yes: 'Show what it would do',
     });
     return yes ? undo(which, true) : false;
@@ -43,7 +53,11 @@ async function insist(which, error) {
 
 /** Brings back what an undo took back. */
 export async function redo(which) {
-    const yes = await confirm({ title: 'Redo this?', body: [el('p', {}, 'What this undo took back is made again.')], yes: 'Redo' });
+    const yes = await confirm({
+        title: 'Redo this?',
+        body: [el('p', {}, 'What this undo took back is made again.')],
+        yes: 'Redo',
+    });
     if (!yes) return false;
     return trying(async () => {
         const done = await post('/v1/redo', which);

@@ -11,13 +11,18 @@ export function showObject(object) {
     if (object === null || typeof object !== 'object' || Array.isArray(object)) return showValue(object);
     const names = Object.keys(object);
     if (names.length === 0) return el('p', { class: 'quiet-note' }, 'none');
-    return el('dl', { class: 'values' }, ...names.flatMap(name => [el('dt', {}, name), el('dd', {}, showValue(object[name]))]));
+    return el(
+        'dl',
+        { class: 'values' },
+        ...names.flatMap(name => [el('dt', {}, name), el('dd', {}, showValue(object[name]))]),
+    );
 }
 
 /** Any value. */
 export function showValue(value) {
     if (typeof value === 'string') return showText(value);
-    if (value === null || typeof value !== 'object') return el('code', { class: 'literal' }, JSON.stringify(value) ?? 'none');
+    if (value === null || typeof value !== 'object')
+        return el('code', { class: 'literal' }, JSON.stringify(value) ?? 'none');
     return el('pre', { class: 'code', tabindex: '0' }, clipped(JSON.stringify(value, null, 2)));
 }
 

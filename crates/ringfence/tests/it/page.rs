@@ -498,3 +498,29 @@ fn a_diff_is_read_by_what_its_hunks_say() {
     ];
     assert_eq!(kinds, json!(expected));
 }
+
+#[test]
+fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let served = Served::start(&site);
+    browser.open(&served.page());
+    browser.until_text("main", "not logged in");
+    // The first connection ends within an event, the second is none, the third goes on.
+    browser.run(
+        r#"window.asked = [];
+        window.heard = [];
+        const first = 'id: 7\nevent: a\ndata: {"n":1}\n\n: ping\n\nid: 8\r\nevent: b\r\ndata: {"n":2}\r\n\r\nid: 9\nevent: c\nda';
+        const rest = 'id: 9\nevent: c\ndata: {"n":3}\n\n';
+        const open = new ReadableStream({ start: stream => stream.enqueue(new TextEncoder().encode(rest)) });
+        window.fetch = async (address, { headers }) => {
+            window.asked.push(headers['Last-Event-ID'] ?? null);
+            if (window.asked.length === 2) throw new TypeError('nobody is there');
+            return new Response(window.asked.length === 1 ? first : open);
+        };
+        import('/page/events.js').then(({ follow }) =>
+            follow('/v1/events', { heard: (kind, { n }) => window.heard.push(`${kind}${n}`) }));"#,
+    );
+    browser.until("window.heard.length === 3");
+    assert_eq!(browser.run("return [window.asked, window.heard]"), json!([[null, "8", "8"], ["a1", "b2", "c3"]]));
+}

@@ -10,8 +10,16 @@ const AT_ONCE = 100;
 
 export function show(place) {
     const body = el('div', {});
-    fill(place, el('h1', {}, 'Audit log'),
-        el('p', { class: 'lead' }, 'Every call leaves a trace, refused ones too. It holds no contents: arguments and replies are sizes and keyed hashes.'), body);
+    fill(
+        place,
+        el('h1', {}, 'Audit log'),
+        el(
+            'p',
+            { class: 'lead' },
+            'Every call leaves a trace, refused ones too. It holds no contents: arguments and replies are sizes and keyed hashes.',
+        ),
+        body,
+    );
     loading(body, async () => {
         const chain = await get('/v1/audit/verify');
         const list = el('ol', { class: 'audit' });
@@ -23,16 +31,28 @@ export function show(place) {
 }
 
 function chainState({ ok, records, message }) {
-    return el('div', { class: `chain ${ok ? 'good' : 'bad'}`, role: ok ? 'status' : 'alert' },
+    return el(
+        'div',
+        { class: `chain ${ok ? 'good' : 'bad'}`, role: ok ? 'status' : 'alert' },
         el('span', { class: 'links', 'aria-hidden': 'true' }, el('i', {}), el('i', {}), el('i', {})),
-        el('p', {}, el('strong', {}, ok ? 'The chain is whole.' : 'The chain is broken.'), ' ', message || count(records, 'record')));
+        el(
+            'p',
+            {},
+            el('strong', {}, ok ? 'The chain is whole.' : 'The chain is broken.'),
+            ' ',
+            message || count(records, 'record'),
+        ),
+    );
 }
 
 /** Adds records, the newest first, and what brings those before them. */
 function put(list, older, records) {
     for (const record of [...records].reverse()) list.append(row(record));
     const before = (records[0]?.seq ?? 1) - 1;
-    fill(older, before > 0 ? button(`Earlier ones (${before})`, () => trying(() => earlier(list, older, before))) : null);
+    fill(
+        older,
+        before > 0 ? button(`Earlier ones (${before})`, () => trying(() => earlier(list, older, before))) : null,
+    );
 }
 
 async function earlier(list, older, before) {
@@ -45,14 +65,38 @@ const KINDS = { end: 'good', refused: 'bad', overdue: 'wait' };
 
 function row(record) {
     const failed = record.ok === false;
-    return el('li', { class: 'record' },
+    return el(
+        'li',
+        { class: 'record' },
         el('span', { class: 'seq' }, record.seq),
-        el('div', { class: 'record-body' },
-            el('p', { class: 'record-head' }, badge(failed ? record.error ?? 'failed' : record.moment, failed ? 'bad' : KINDS[record.moment]),
+        el(
+            'div',
+            { class: 'record-body' },
+            el(
+                'p',
+                { class: 'record-head' },
+                badge(failed ? (record.error ?? 'failed') : record.moment, failed ? 'bad' : KINDS[record.moment]),
                 record.tool ? el('code', {}, record.tool) : null,
-                el('span', { class: 'facts' }, record.micros === undefined ? '' : took(record.micros / 1000)), el('time', { class: 'facts' }, clock(record.ts))),
+                el('span', { class: 'facts' }, record.micros === undefined ? '' : took(record.micros / 1000)),
+                el('time', { class: 'facts' }, clock(record.ts)),
+            ),
             touches(record.touches),
-            record.session ? el('p', { class: 'facts' }, record.principal, ' · ', el('a', { to: `sessions/${encodeURIComponent(record.session)}` }, record.session),
-                record.rule ? [' · by ', el('code', {}, record.rule), ` (${record.layer})`] : null) : null,
-            el('details', {}, el('summary', {}, 'As it is in the log'), el('pre', { class: 'code', tabindex: '0' }, JSON.stringify(record, null, 2)))));
+            record.session
+                ? el(
+                      'p',
+                      { class: 'facts' },
+                      record.principal,
+                      ' · ',
+                      el('a', { to: `sessions/${encodeURIComponent(record.session)}` }, record.session),
+                      record.rule ? [' · by ', el('code', {}, record.rule), ` (${record.layer})`] : null,
+                  )
+                : null,
+            el(
+                'details',
+                {},
+                el('summary', {}, 'As it is in the log'),
+                el('pre', { class: 'code', tabindex: '0' }, JSON.stringify(record, null, 2)),
+            ),
+        ),
+    );
 }

@@ -9,7 +9,12 @@ import { loadSessions, state, watch } from '../state.js';
 
 export function show(place, [wanted]) {
     const body = el('div', {});
-    fill(place, el('h1', {}, 'Call a tool'), el('p', { class: 'lead' }, 'The call is planned, policed, recorded and undone like any other.'), body);
+    fill(
+        place,
+        el('h1', {}, 'Call a tool'),
+        el('p', { class: 'lead' }, 'The call is planned, policed, recorded and undone like any other.'),
+        body,
+    );
     loading(body, () => form(wanted));
 }
 
@@ -30,12 +35,21 @@ async function form(wanted) {
     const { tools } = await get(query('/v1/tools', { workspace, format: 'full' }));
     const chooser = el('select', { name: 'tool' }, ...tools.map(tool => el('option', { value: tool.name }, tool.name)));
     if (tools.some(tool => tool.name === wanted)) chooser.value = wanted;
-    const [about, fields, result] = [el('p', { class: 'hint' }), el('div', {}), el('div', { class: 'result', 'aria-live': 'polite' })];
+    const [about, fields, result] = [
+        el('p', { class: 'hint' }),
+        el('div', {}),
+        el('div', { class: 'result', 'aria-live': 'polite' }),
+    ];
     let made = null;
     const choose = () => {
         const tool = tools.find(one => one.name === chooser.value);
         made = schemaForm(tool?.parameters);
-        fill(about, tool?.onlyReads ? badge('only reads', 'good') : badge('may change things', 'wait'), ' ', ticked((tool?.description ?? '').replaceAll('\n', ' ')));
+        fill(
+            about,
+            tool?.onlyReads ? badge('only reads', 'good') : badge('may change things', 'wait'),
+            ' ',
+            ticked((tool?.description ?? '').replaceAll('\n', ' ')),
+        );
         fill(fields, made.element);
         fill(result);
     };
@@ -45,7 +59,10 @@ async function form(wanted) {
     const submit = async event => {
         event.preventDefault();
         send.disabled = true;
-        fill(result, el('p', { class: 'quiet-note', role: 'status' }, 'Calling… If the policy asks, the answer is waited for.'));
+        fill(
+            result,
+            el('p', { class: 'quiet-note', role: 'status' }, 'Calling… If the policy asks, the answer is waited for.'),
+        );
         try {
             await call(workspace, { name: chooser.value, arguments: made.value() }, result);
         } catch (error) {
@@ -55,19 +72,43 @@ async function form(wanted) {
             send.disabled = false;
         }
     };
-    return el('form', { class: 'card', on: { submit } }, field('Tool', chooser), about, fields, el('div', { class: 'actions' }, send), result);
+    return el(
+        'form',
+        { class: 'card', on: { submit } },
+        field('Tool', chooser),
+        about,
+        fields,
+        el('div', { class: 'actions' }, send),
+        result,
+    );
 }
 
 async function call(workspace, wanted, result) {
     const session = await sessionFor(workspace);
     let answer = await post(path('sessions', session, 'calls'), wanted);
     while (answer.suspended) {
-        fill(result, el('p', { class: 'quiet-note', role: 'status' }, badge('waits', 'wait'), ' It waits for an answer, and goes on by itself.'));
+        fill(
+            result,
+            el(
+                'p',
+                { class: 'quiet-note', role: 'status' },
+                badge('waits', 'wait'),
+                ' It waits for an answer, and goes on by itself.',
+            ),
+        );
         await answered(answer.suspended.request);
-        answer = await post(path('sessions', session, 'calls', 'resume'), { token: answer.suspended.token, id: answer.callId, ...wanted });
+        answer = await post(path('sessions', session, 'calls', 'resume'), {
+            token: answer.suspended.token,
+            id: answer.callId,
+            ...wanted,
+        });
     }
-    fill(result, el('h2', { class: 'section' }, 'Reply ', badge(answer.error ?? 'done', answer.error ? 'bad' : 'good')), showReply(answer.reply),
-        el('p', { class: 'facts' }, el('a', { to: `sessions/${encodeURIComponent(session)}` }, 'See the session')));
+    fill(
+        result,
+        el('h2', { class: 'section' }, 'Reply ', badge(answer.error ?? 'done', answer.error ? 'bad' : 'good')),
+        showReply(answer.reply),
+        el('p', { class: 'facts' }, el('a', { to: `sessions/${encodeURIComponent(session)}` }, 'See the session')),
+    );
 }
 
 /** Until a request waits no more. */
@@ -75,6 +116,11 @@ function answered(request) {
     return new Promise(done => {
         const waits = () => state.requests.some(one => one.id === (request.id ?? request));
         if (!waits()) return setTimeout(done, 500);
-        const stop = watch(['requests'], () => { if (!waits()) { stop(); done(); } });
+        const stop = watch(['requests'], () => {
+            if (!waits()) {
+                stop();
+                done();
+            }
+        });
     });
 }

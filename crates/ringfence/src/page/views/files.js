@@ -15,14 +15,19 @@ export function show(place, parts) {
     const where = names.join('/') || '.';
     const body = el('div', {});
     fill(place, el('h1', {}, 'Files'), crumbs(names), body);
-    loading(body, () => at === 'file' ? file(where) : directory(where, names));
+    loading(body, () => (at === 'file' ? file(where) : directory(where, names)));
 }
 
 const to = (kind, names) => ['files', kind, ...names.map(encodeURIComponent)].join('/');
 
 function crumbs(names) {
     const steps = names.map((name, index) => ['/', el('a', { to: to('at', names.slice(0, index + 1)) }, name)]);
-    return el('p', { class: 'crumbs', 'aria-label': 'Where you are' }, el('a', { to: 'files' }, state.workspace ?? 'workspace'), ...steps.flat());
+    return el(
+        'p',
+        { class: 'crumbs', 'aria-label': 'Where you are' },
+        el('a', { to: 'files' }, state.workspace ?? 'workspace'),
+        ...steps.flat(),
+    );
 }
 
 async function directory(where, names) {
@@ -32,9 +37,12 @@ async function directory(where, names) {
     const order = entry => (kinds.indexOf(entry.type) + 3) % 3;
     const sorted = [...entries].sort((a, b) => order(a) - order(b) || (a.name < b.name ? -1 : 1));
     return [
-        el('table', { class: 'files' },
+        el(
+            'table',
+            { class: 'files' },
             el('thead', {}, el('tr', {}, ...['Name', 'Size', 'Changed'].map(name => el('th', { scope: 'col' }, name)))),
-            el('tbody', {}, ...sorted.map(entry => entryRow(entry, names)))),
+            el('tbody', {}, ...sorted.map(entry => entryRow(entry, names))),
+        ),
         truncated ? el('p', { class: 'quiet-note' }, 'Further entries are not listed.') : null,
     ];
 }
@@ -42,9 +50,18 @@ async function directory(where, names) {
 function entryRow({ name, type, size: bytesOf, modified }, names) {
     const target = { directory: 'at', file: 'text' }[type];
     const label = type === 'directory' ? `${name}/` : name;
-    return el('tr', {},
-        el('td', { class: `entry ${type}` }, target ? el('a', { to: to(target, [...names, name]) }, label) : label, target ? null : el('span', { class: 'facts' }, ` ${type}`)),
-        el('td', { class: 'number' }, type === 'file' ? size(bytesOf) : ''), el('td', {}, clock(modified)));
+    return el(
+        'tr',
+        {},
+        el(
+            'td',
+            { class: `entry ${type}` },
+            target ? el('a', { to: to(target, [...names, name]) }, label) : label,
+            target ? null : el('span', { class: 'facts' }, ` ${type}`),
+        ),
+        el('td', { class: 'number' }, type === 'file' ? size(bytesOf) : ''),
+        el('td', {}, clock(modified)),
+    );
 }
 
 async function file(where) {
@@ -60,7 +77,16 @@ async function file(where) {
     const lines = content.split('\n');
     if (lines.at(-1) === '') lines.pop();
     return [
-        el('div', { class: 'title' }, el('p', { class: 'facts grow' }, `${count(lines.length, 'line')} · ${size(said.size)} · ${clock(said.modified)}`), save),
+        el(
+            'div',
+            { class: 'title' },
+            el(
+                'p',
+                { class: 'facts grow' },
+                `${count(lines.length, 'line')} · ${size(said.size)} · ${clock(said.modified)}`,
+            ),
+            save,
+        ),
         said.truncated ? el('p', { class: 'problem' }, 'The file is longer than what is shown.') : null,
         said.encoding === 'base64' ? empty('This file is no text.') : numbered(lines),
     ];
@@ -72,10 +98,30 @@ function numbered(lines) {
     const more = start => {
         const end = Math.min(start + LINES_AT_ONCE, lines.length);
         for (let index = start; index < end; index++) {
-            body.append(el('div', { class: 'line same' }, el('span', { class: 'number', 'aria-hidden': 'true' }, index + 1), el('span', { class: 'words' }, cut(lines[index]))));
+            body.append(
+                el(
+                    'div',
+                    { class: 'line same' },
+                    el('span', { class: 'number', 'aria-hidden': 'true' }, index + 1),
+                    el('span', { class: 'words' }, cut(lines[index])),
+                ),
+            );
         }
         if (end === lines.length) return;
-        const rest = el('button', { type: 'button', class: 'plain', on: { click: () => { rest.remove(); more(end); } } }, `Show ${lines.length - end} more lines`);
+        const rest = el(
+            'button',
+            {
+                type: 'button',
+                class: 'plain',
+                on: {
+                    click: () => {
+                        rest.remove();
+                        more(end);
+                    },
+                },
+            },
+            `Show ${lines.length - end} more lines`,
+        );
         shown.append(rest);
     };
     more(0);
@@ -84,7 +130,9 @@ function numbered(lines) {
 
 /** The bytes come with the token, so the browser is handed a copy of them and never an address. */
 async function saved(where) {
-    const address = URL.createObjectURL(await bytes(query('/v1/files/raw', { workspace: state.workspace, path: where })));
+    const address = URL.createObjectURL(
+        await bytes(query('/v1/files/raw', { workspace: state.workspace, path: where })),
+    );
     const link = document.createElement('a');
     link.href = address;
     link.download = visibleLine(where.split('/').at(-1));

@@ -4,7 +4,13 @@ import { el, field, fill } from '../dom.js';
 import { keepToken, login } from '../api.js';
 
 export function showLogin(why, entered) {
-    const secret = el('input', { type: 'password', name: 'secret', autocomplete: 'off', spellcheck: 'false', required: true });
+    const secret = el('input', {
+        type: 'password',
+        name: 'secret',
+        autocomplete: 'off',
+        spellcheck: 'false',
+        required: true,
+    });
     const problem = el('p', { class: 'problem', role: 'alert' }, why);
     const submit = async event => {
         event.preventDefault();
@@ -18,10 +24,23 @@ export function showLogin(why, entered) {
         }
         entered();
     };
-    return el('form', { class: 'login card', on: { submit } },
+    return el(
+        'form',
+        { class: 'login card', on: { submit } },
         el('h1', {}, 'Who is there?'),
         problem,
-        el('p', {}, 'Open the link that ', el('code', {}, 'ringfence serve'), ' printed. It works once; the next start prints a new one.'),
-        field('Or a code, the whole link, or a token', secret, 'A token is kept in this browser, for this address only.'),
-        el('button', { type: 'submit', class: 'primary' }, 'Come in'));
+        el(
+            'p',
+            {},
+            'Open the link that ',
+            el('code', {}, 'ringfence serve'),
+            ' printed. It works once; the next start prints a new one.',
+        ),
+        field(
+            'Or a code, the whole link, or a token',
+            secret,
+            'A token is kept in this browser, for this address only.',
+        ),
+        el('button', { type: 'submit', class: 'primary' }, 'Come in'),
+    );
 }

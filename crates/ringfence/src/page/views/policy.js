@@ -9,10 +9,13 @@ import { clock } from '../time.js';
 
 export function show(place) {
     const [layers, grants, explain] = [el('div', {}), el('div', {}), el('div', {})];
-    fill(place, el('h1', {}, 'Policy'),
+    fill(
+        place,
+        el('h1', {}, 'Policy'),
         el('section', {}, el('h2', { class: 'section' }, 'The layers, in the order in which they decide'), layers),
         el('section', {}, el('h2', { class: 'section' }, 'What would it say to a call?'), explain),
-        may('admin') ? el('section', {}, el('h2', { class: 'section' }, 'Granted for good'), grants) : null);
+        may('admin') ? el('section', {}, el('h2', { class: 'section' }, 'Granted for good'), grants) : null,
+    );
     loading(layers, showLayers);
     loading(explain, showExplain);
     if (may('admin')) loading(grants, () => showGrants(grants));
@@ -20,15 +23,27 @@ export function show(place) {
 
 async function showLayers() {
     const { layers = [] } = await get(query('/v1/policy', { workspace: state.workspace }));
-    return layers.map(({ layer, remark, rules }) => el('article', { class: 'card layer' },
-        el('h3', {}, layer, ' ', el('span', { class: 'facts' }, (remark ?? '').replace(/^:\s*/, ''))),
-        rules.length === 0 ? el('p', { class: 'quiet-note' }, 'no rule') : el('ol', { class: 'rules' }, ...rules.map(ruleRow))));
+    return layers.map(({ layer, remark, rules }) =>
+        el(
+            'article',
+            { class: 'card layer' },
+            el('h3', {}, layer, ' ', el('span', { class: 'facts' }, (remark ?? '').replace(/^:\s*/, ''))),
+            rules.length === 0
+                ? el('p', { class: 'quiet-note' }, 'no rule')
+                : el('ol', { class: 'rules' }, ...rules.map(ruleRow)),
+        ),
+    );
 }
 
 function ruleRow({ rule, source }) {
     const decision = /decision = "(\w+)"/.exec(rule)?.[1];
-    return el('li', {}, decision ? badge(decision, { allow: 'good', ask: 'wait', deny: 'bad' }[decision]) : null, el('code', {}, rule),
-        source ? el('span', { class: 'facts' }, source) : null);
+    return el(
+        'li',
+        {},
+        decision ? badge(decision, { allow: 'good', ask: 'wait', deny: 'bad' }[decision]) : null,
+        el('code', {}, rule),
+        source ? el('span', { class: 'facts' }, source) : null,
+    );
 }
 
 /** A rule as it is written in config files. */
@@ -42,12 +57,40 @@ async function showGrants(place) {
     const { grants = [] } = await get('/v1/grants');
     if (grants.length === 0) return empty('Nothing was granted for good. “Remember” in an approval adds a rule here.');
     const revoke = grant => async () => {
-        const yes = await confirm({ title: 'Take this back?', body: [el('pre', { class: 'code' }, ruleText(grant.rule))], yes: 'Take it back', danger: true });
-        if (yes && await trying(() => remove(path('grants', grant.id)))) loading(place, () => showGrants(place));
+        const yes = await confirm({
+            title: 'Take this back?',
+            body: [el('pre', { class: 'code' }, ruleText(grant.rule))],
+            yes: 'Take it back',
+            danger: true,
+        });
+        if (yes && (await trying(() => remove(path('grants', grant.id))))) loading(place, () => showGrants(place));
     };
-    return el('ul', { class: 'rows' }, ...grants.map(grant => el('li', {}, el('div', { class: 'row' },
-        el('span', { class: 'row-main' }, el('code', {}, ruleText(grant.rule)), el('span', { class: 'facts' }, grant.by ? `by ${grant.by} · ` : '', grant.until ? `until ${clock(grant.until)}` : '')),
-        el('span', { class: 'row-side' }, button('Take back', revoke(grant)))))));
+    return el(
+        'ul',
+        { class: 'rows' },
+        ...grants.map(grant =>
+            el(
+                'li',
+                {},
+                el(
+                    'div',
+                    { class: 'row' },
+                    el(
+                        'span',
+                        { class: 'row-main' },
+                        el('code', {}, ruleText(grant.rule)),
+                        el(
+                            'span',
+                            { class: 'facts' },
+                            grant.by ? `by ${grant.by} · ` : '',
+                            grant.until ? `until ${clock(grant.until)}` : '',
+                        ),
+                    ),
+                    el('span', { class: 'row-side' }, button('Take back', revoke(grant))),
+                ),
+            ),
+        ),
+    );
 }
 
 async function showExplain() {
@@ -65,9 +108,28 @@ async function showExplain() {
     const submit = event => {
         event.preventDefault();
         trying(async () => {
-            const { decision, text } = await post('/v1/policy/explain', { workspace: state.workspace, tool: chooser.value, arguments: form.value() });
-            fill(said, el('div', { class: 'verdict' }, badge(decision ?? 'would not get so far', { allow: 'good', ask: 'wait', deny: 'bad' }[decision]), el('pre', { class: 'code' }, text)));
+            const { decision, text } = await post('/v1/policy/explain', {
+                workspace: state.workspace,
+                tool: chooser.value,
+                arguments: form.value(),
+            });
+            fill(
+                said,
+                el(
+                    'div',
+                    { class: 'verdict' },
+                    badge(decision ?? 'would not get so far', { allow: 'good', ask: 'wait', deny: 'bad' }[decision]),
+                    el('pre', { class: 'code' }, text),
+                ),
+            );
         });
     };
-    return el('form', { class: 'card', on: { submit } }, field('Tool', chooser), place, el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Ask the policy')), said);
+    return el(
+        'form',
+        { class: 'card', on: { submit } },
+        field('Tool', chooser),
+        place,
+        el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Ask the policy')),
+        said,
+    );
 }

@@ -30,12 +30,22 @@ function showRuns(place) {
         });
     };
     const list = el('div', {});
-    fill(place, el('h1', {}, 'Agent'),
-        el('form', { class: 'card', on: { submit } }, field('What shall be done?', prompt, `It works in ${state.workspace}, and asks you where the policy asks.`),
-            el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Start'))), list);
+    fill(
+        place,
+        el('h1', {}, 'Agent'),
+        el(
+            'form',
+            { class: 'card', on: { submit } },
+            field('What shall be done?', prompt, `It works in ${state.workspace}, and asks you where the policy asks.`),
+            el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Start')),
+        ),
+        list,
+    );
     const draw = () => loading(list, runsList);
     draw();
-    return watch(['event'], kind => { if (kind === 'run') draw(); });
+    return watch(['event'], kind => {
+        if (kind === 'run') draw();
+    });
 }
 
 async function runsList() {
@@ -45,12 +55,32 @@ async function runsList() {
 }
 
 function runRow(run) {
-    return el('li', {}, el('a', { class: 'row', to: `runs/${encodeURIComponent(run.id)}` },
-        el('span', { class: 'row-main' }, el('strong', {}, run.prompt ?? run.id), el('span', { class: 'facts' }, clock(run.created))),
-        el('span', { class: 'row-side' }, stateBadge(run.state))));
+    return el(
+        'li',
+        {},
+        el(
+            'a',
+            { class: 'row', to: `runs/${encodeURIComponent(run.id)}` },
+            el(
+                'span',
+                { class: 'row-main' },
+                el('strong', {}, run.prompt ?? run.id),
+                el('span', { class: 'facts' }, clock(run.created)),
+            ),
+            el('span', { class: 'row-side' }, stateBadge(run.state)),
+        ),
+    );
 }
 
-const STATES = { running: 'live', waiting: 'wait', answered: 'good', done: 'good', finished: 'good', failed: 'bad', interrupted: 'wait' };
+const STATES = {
+    running: 'live',
+    waiting: 'wait',
+    answered: 'good',
+    done: 'good',
+    finished: 'good',
+    failed: 'bad',
+    interrupted: 'wait',
+};
 
 function stateBadge(word) {
     return word ? badge(word, STATES[word]) : null;
@@ -59,7 +89,11 @@ function stateBadge(word) {
 function showRun(place, id) {
     const [head, log] = [el('div', {}), el('div', { class: 'run-log' })];
     fill(place, head, log);
-    const redraw = () => headOf(id).then(children => fill(head, children), error => notice(error.message, 'bad'));
+    const redraw = () =>
+        headOf(id).then(
+            children => fill(head, children),
+            error => notice(error.message, 'bad'),
+        );
     redraw();
     const hear = listener(log, redraw);
     const stream = follow(path('runs', id, 'events'), { after: 0, heard: hear });
@@ -67,7 +101,10 @@ function showRun(place, id) {
         if (kind === 'run' && data.run === id) redraw();
         if (kind === 'answered') hear(kind, { type: 'requestOver', request: data.request });
     });
-    return () => { stream.stop(); unhear(); };
+    return () => {
+        stream.stop();
+        unhear();
+    };
 }
 
 async function headOf(id) {
@@ -77,10 +114,13 @@ async function headOf(id) {
         el('p', { class: 'crumbs' }, el('a', { to: 'runs' }, 'Agent')),
         el('div', { class: 'title' }, el('h1', {}, 'Run'), stateBadge(run.state)),
         run.prompt ? el('blockquote', { class: 'prompt' }, run.prompt) : null,
-        el('div', { class: 'actions' },
+        el(
+            'div',
+            { class: 'actions' },
             isOver ? null : button('Cancel', () => trying(() => post(path('runs', id, 'cancel')))),
             run.state === 'interrupted' ? button('Go on', () => trying(() => post(path('runs', id, 'resume')))) : null,
-            run.session ? el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session') : null),
+            run.session ? el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session') : null,
+        ),
     ];
 }
 
@@ -114,17 +154,41 @@ function listener(log, over) {
     const HEARD = {
         text: ({ text }) => say('text', text),
         reasoning: ({ text }) => say('reasoning', text),
-        note: ({ text }) => { said = null; say('note', text); said = null; },
+        note: ({ text }) => {
+            said = null;
+            say('note', text);
+            said = null;
+        },
         // The parts that came before were for the eyes; this is what counts.
-        answered: ({ text }) => { if (said?.kind === 'text' && text) fill(said.element, withLinks(text)); said = null; },
-        beganAgain: ({ why }) => { if (said?.kind === 'text') said.element.remove(); said = null; HEARD.note({ text: `It begins again: ${why}` }); },
+        answered: ({ text }) => {
+            if (said?.kind === 'text' && text) fill(said.element, withLinks(text));
+            said = null;
+        },
+        beganAgain: ({ why }) => {
+            if (said?.kind === 'text') said.element.remove();
+            said = null;
+            HEARD.note({ text: `It begins again: ${why}` });
+        },
         compacted: () => HEARD.note({ text: 'Older results were left out of what the model is shown.' }),
-        call: ({ id, name, arguments: args, at }) => cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, touches: [] }),
+        call: ({ id, name, arguments: args, at }) =>
+            cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, touches: [] }),
         output: ({ id, text }) => cardsOf(id).heard('progress', { callId: id, text }),
-        result: ({ id, name, text, isError, durationMs, at }) => cardsOf(id).heard('end', { callId: id, tool: name, error: isError ? 'failed' : null, reply: text, durationMs, at }),
+        result: ({ id, name, text, isError, durationMs, at }) =>
+            cardsOf(id).heard('end', {
+                callId: id,
+                tool: name,
+                error: isError ? 'failed' : null,
+                reply: text,
+                durationMs,
+                at,
+            }),
         waiting: ({ request }) => cardsOf(request.stepId).heard('request', { request }),
         requestOver: ({ request }) => new Set(calls.values()).forEach(list => list.heard('answered', { request })),
-        finished: outcome => { said = null; log.append(outcomeBox(outcome)); over(); },
+        finished: outcome => {
+            said = null;
+            log.append(outcomeBox(outcome));
+            over();
+        },
     };
 
     return (kind, data) => HEARD[data.type ?? kind]?.(data);
@@ -139,14 +203,26 @@ function asValue(text) {
 }
 
 function outcomeBox({ end, why, text, byHost, steps, durationMs, ledger }) {
-    return el('article', { class: 'card outcome', 'aria-label': 'How it ended' },
-        el('div', { class: 'card-head' }, el('h2', {}, 'How it ended'), badge(end ?? 'over', end === 'answered' ? 'good' : 'wait')),
+    return el(
+        'article',
+        { class: 'card outcome', 'aria-label': 'How it ended' },
+        el(
+            'div',
+            { class: 'card-head' },
+            el('h2', {}, 'How it ended'),
+            badge(end ?? 'over', end === 'answered' ? 'good' : 'wait'),
+        ),
         end === 'answered' ? null : el('p', {}, why ?? ''),
         byHost && text ? el('p', { class: 'said' }, withLinks(text)) : null,
         el('p', { class: 'facts' }, `${steps ?? 0} steps · ${took(durationMs)}`),
-        ledger ? el('details', { open: true }, el('summary', {}, 'What was truly done'), showObject(filled(ledger))) : null);
+        ledger
+            ? el('details', { open: true }, el('summary', {}, 'What was truly done'), showObject(filled(ledger)))
+            : null,
+    );
 }
 
 function filled(object) {
-    return Object.fromEntries(Object.entries(object).filter(([, value]) => !(Array.isArray(value) && value.length === 0)));
+    return Object.fromEntries(
+        Object.entries(object).filter(([, value]) => !(Array.isArray(value) && value.length === 0)),
+    );
 }

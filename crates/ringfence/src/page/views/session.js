@@ -12,7 +12,9 @@ import { clock } from '../time.js';
 export function show(place, [id]) {
     const head = el('div', {});
     const nothing = empty('No call yet. What this session does shows up here at once.');
-    const cards = transcript(call => call.state === 'running' && isMine(session) ? [button('Cancel', () => cancel(id, call))] : []);
+    const cards = transcript(call =>
+        call.state === 'running' && isMine(session) ? [button('Cancel', () => cancel(id, call))] : [],
+    );
     fill(place, head, nothing, cards.element);
 
     let session = state.sessions.find(one => one.id === id) ?? null;
@@ -20,7 +22,14 @@ export function show(place, [id]) {
         session = state.sessions.find(one => one.id === id) ?? session;
         fill(head, headOf(id, session));
     };
-    if (!session) get(path('sessions', id)).then(found => { session ??= found; draw(); }, () => {});
+    if (!session)
+        get(path('sessions', id)).then(
+            found => {
+                session ??= found;
+                draw();
+            },
+            () => {},
+        );
     draw();
 
     // The end of the page is followed while somebody is there.
@@ -46,9 +55,14 @@ export function show(place, [id]) {
     const unwatch = watch(['sessions', 'requests'], draw);
     // A request may begin to wait in another process, of which only the stream of everything tells.
     const unhear = watch(['event'], (kind, data) => {
-        if (kind === 'request' && data.request.session === id || kind === 'answered') heard(kind, data);
+        if ((kind === 'request' && data.request.session === id) || kind === 'answered') heard(kind, data);
     });
-    return () => { isGone = true; stream.stop(); unwatch(); unhear(); };
+    return () => {
+        isGone = true;
+        stream.stop();
+        unwatch();
+        unhear();
+    };
 }
 
 async function remember(id) {
@@ -62,20 +76,59 @@ function headOf(id, session) {
     const isOpen = session && !session.ended;
     return [
         el('p', { class: 'crumbs' }, el('a', { to: 'sessions' }, 'Sessions')),
-        el('div', { class: 'title' }, el('h1', {}, session?.label || session?.agent || session?.principal || 'Session'),
-            session ? session.ended ? badge('ended') : badge('open', 'good') : null, session && paused(session) ? badge('paused', 'wait') : null),
-        session ? el('p', { class: 'facts' }, session.principal, ' · workspace ', session.workspace, ' · dialect ', session.dialect, ' · since ', clock(session.created)) : null,
+        el(
+            'div',
+            { class: 'title' },
+            el('h1', {}, session?.label || session?.agent || session?.principal || 'Session'),
+            session ? (session.ended ? badge('ended') : badge('open', 'good')) : null,
+            session && paused(session) ? badge('paused', 'wait') : null,
+        ),
+        session
+            ? el(
+                  'p',
+                  { class: 'facts' },
+                  session.principal,
+                  ' · workspace ',
+                  session.workspace,
+                  ' · dialect ',
+                  session.dialect,
+                  ' · since ',
+                  clock(session.created),
+              )
+            : null,
         el('p', { class: 'facts' }, el('code', {}, id)),
-        el('div', { class: 'actions' },
-            session && paused(session) && may('approve') ? button('Let it ask again', () => trying(async () => { await post(path('sessions', id, 'resume')); await loadRequests(); await loadSessions(); })) : null,
-            may('undo') ? button('Undo everything of this session…', () => undo({ session: id, workspace: session?.workspace })) : null,
-            isOpen && (may('admin') || isMine(session)) ? button('End the session', () => finish(id)) : null),
+        el(
+            'div',
+            { class: 'actions' },
+            session && paused(session) && may('approve')
+                ? button('Let it ask again', () =>
+                      trying(async () => {
+                          await post(path('sessions', id, 'resume'));
+                          await loadRequests();
+                          await loadSessions();
+                      }),
+                  )
+                : null,
+            may('undo')
+                ? button('Undo everything of this session…', () => undo({ session: id, workspace: session?.workspace }))
+                : null,
+            isOpen && (may('admin') || isMine(session)) ? button('End the session', () => finish(id)) : null,
+        ),
     ];
 }
 
 async function finish(id) {
-    const yes = await confirm({ title: 'End this session?', body: [el('p', {}, 'Its calls are cancelled, and it can make no more.')], yes: 'End it', danger: true });
-    if (yes) await trying(async () => { await remove(path('sessions', id)); await loadSessions(); });
+    const yes = await confirm({
+        title: 'End this session?',
+        body: [el('p', {}, 'Its calls are cancelled, and it can make no more.')],
+        yes: 'End it',
+        danger: true,
+    });
+    if (yes)
+        await trying(async () => {
+            await remove(path('sessions', id));
+            await loadSessions();
+        });
 }
 
 const cancel = (id, call) => trying(() => post(path('sessions', id, 'calls', call.callId, 'cancel')));

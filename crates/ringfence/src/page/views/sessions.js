@@ -8,26 +8,58 @@ import { clock } from '../time.js';
 export function show(place) {
     const list = el('div', { class: 'stack' });
     fill(place, el('h1', {}, 'Sessions'), list);
-    const draw = () => fill(list, state.sessions.length === 0
-        ? empty('There is no session yet. One begins when an agent connects, or when you call a tool by hand.')
-        : [group('Open', state.sessions.filter(one => !one.ended)), group('Ended', state.sessions.filter(one => one.ended))]);
+    const draw = () =>
+        fill(
+            list,
+            state.sessions.length === 0
+                ? empty('There is no session yet. One begins when an agent connects, or when you call a tool by hand.')
+                : [
+                      group(
+                          'Open',
+                          state.sessions.filter(one => !one.ended),
+                      ),
+                      group(
+                          'Ended',
+                          state.sessions.filter(one => one.ended),
+                      ),
+                  ],
+        );
     draw();
     return watch(['sessions', 'requests'], draw);
 }
 
 function group(name, sessions) {
     if (sessions.length === 0) return null;
-    return el('section', { 'aria-label': name }, el('h2', { class: 'section' }, name), el('ul', { class: 'rows' }, ...sessions.map(row)));
+    return el(
+        'section',
+        { 'aria-label': name },
+        el('h2', { class: 'section' }, name),
+        el('ul', { class: 'rows' }, ...sessions.map(row)),
+    );
 }
 
 function row(session) {
     const waits = state.requests.filter(request => request.session === session.id).length;
-    return el('li', {}, el('a', { class: 'row', to: `sessions/${encodeURIComponent(session.id)}` },
-        el('span', { class: 'row-main' }, el('strong', {}, session.label || session.agent || session.principal),
-            el('span', { class: 'facts' }, session.principal, ' · ', session.workspace, ' · ', session.dialect)),
-        el('span', { class: 'row-side' },
-            waits > 0 ? badge(`${waits} waiting`, 'wait') : null,
-            paused(session) ? badge('paused', 'wait') : null,
-            session.ended ? badge('ended') : badge('open', 'good'),
-            el('span', { class: 'facts' }, clock(session.created)))));
+    return el(
+        'li',
+        {},
+        el(
+            'a',
+            { class: 'row', to: `sessions/${encodeURIComponent(session.id)}` },
+            el(
+                'span',
+                { class: 'row-main' },
+                el('strong', {}, session.label || session.agent || session.principal),
+                el('span', { class: 'facts' }, session.principal, ' · ', session.workspace, ' · ', session.dialect),
+            ),
+            el(
+                'span',
+                { class: 'row-side' },
+                waits > 0 ? badge(`${waits} waiting`, 'wait') : null,
+                paused(session) ? badge('paused', 'wait') : null,
+                session.ended ? badge('ended') : badge('open', 'good'),
+                el('span', { class: 'facts' }, clock(session.created)),
+            ),
+        ),
+    );
 }

@@ -10,35 +10,72 @@ import { clock, left, moment } from '../time.js';
 export function show(place) {
     const list = el('div', { class: 'stack' });
     fill(place, el('h1', {}, 'Waiting for an answer'), list);
-    const draw = () => fill(list, may('approve') ? requests() : empty('You may not answer requests: your token has no scope “approve”.'));
+    const draw = () =>
+        fill(
+            list,
+            may('approve') ? requests() : empty('You may not answer requests: your token has no scope “approve”.'),
+        );
     draw();
     return watch(['requests'], draw);
 }
 
 function requests() {
-    const none = state.requests.length === 0
-        ? empty('Nothing waits. When an agent wants something that the policy asks about, it shows up here and the dialog opens by itself.')
-        : null;
+    const none =
+        state.requests.length === 0
+            ? empty(
+                  'Nothing waits. When an agent wants something that the policy asks about, it shows up here and the dialog opens by itself.',
+              )
+            : null;
     return [none, ...state.requests.map(requestCard), ...state.paused.map(pausedCard)];
 }
 
 function requestCard(request) {
     const remains = (moment(request.expires) ?? Infinity) - Date.now();
-    return el('article', { class: 'card waits', 'aria-label': request.summary },
-        el('div', { class: 'card-head' }, el('h2', {}, ticked(request.summary || request.tool)),
-            button('Decide', () => openRequest(request.id), { class: 'primary' })),
+    return el(
+        'article',
+        { class: 'card waits', 'aria-label': request.summary },
+        el(
+            'div',
+            { class: 'card-head' },
+            el('h2', {}, ticked(request.summary || request.tool)),
+            button('Decide', () => openRequest(request.id), { class: 'primary' }),
+        ),
         el('p', {}, ticked(request.reason)),
-        el('p', { class: 'facts' }, el('strong', {}, request.principal), ' · ', el('code', {}, request.tool), ' · since ', clock(request.opened),
-            Number.isFinite(remains) ? ` · ${left(remains)} left` : null, ' · ', el('a', { to: `sessions/${encodeURIComponent(request.session)}` }, 'session')));
+        el(
+            'p',
+            { class: 'facts' },
+            el('strong', {}, request.principal),
+            ' · ',
+            el('code', {}, request.tool),
+            ' · since ',
+            clock(request.opened),
+            Number.isFinite(remains) ? ` · ${left(remains)} left` : null,
+            ' · ',
+            el('a', { to: `sessions/${encodeURIComponent(request.session)}` }, 'session'),
+        ),
+    );
 }
 
 function pausedCard({ session, principal, count }) {
-    const resume = () => trying(async () => {
-        await post(path('sessions', session, 'resume'));
-        await loadRequests();
-    });
-    return el('article', { class: 'card' },
-        el('div', { class: 'card-head' }, el('h2', {}, principal, ' ', badge('paused', 'wait')), button('Let it ask again', resume)),
-        el('p', {}, `It was refused ${count} times in a row. Until you let it, its session asks nobody, and what would be asked is refused.`),
-        el('p', { class: 'facts' }, el('code', {}, session)));
+    const resume = () =>
+        trying(async () => {
+            await post(path('sessions', session, 'resume'));
+            await loadRequests();
+        });
+    return el(
+        'article',
+        { class: 'card' },
+        el(
+            'div',
+            { class: 'card-head' },
+            el('h2', {}, principal, ' ', badge('paused', 'wait')),
+            button('Let it ask again', resume),
+        ),
+        el(
+            'p',
+            {},
+            `It was refused ${count} times in a row. Until you let it, its session asks nobody, and what would be asked is refused.`,
+        ),
+        el('p', { class: 'facts' }, el('code', {}, session)),
+    );
 }

@@ -6,12 +6,25 @@ import { get } from '../api.js';
 
 export function show(place) {
     const body = el('div', {});
-    fill(place, el('h1', {}, 'Walls'), el('p', { class: 'lead' }, 'Programs that agents run are kept in a jail. These are its walls, each tried on this machine just now.'), body);
+    fill(
+        place,
+        el('h1', {}, 'Walls'),
+        el(
+            'p',
+            { class: 'lead' },
+            'Programs that agents run are kept in a jail. These are its walls, each tried on this machine just now.',
+        ),
+        body,
+    );
     loading(body, async () => {
         const { walls } = await get('/v1/doctor');
         const standing = walls.filter(wall => wall.stands).length;
         return [
-            el('div', { class: 'wall-sum', 'aria-hidden': 'true' }, ...walls.map(wall => el('i', { class: wall.stands ? 'stands' : 'missing' }))),
+            el(
+                'div',
+                { class: 'wall-sum', 'aria-hidden': 'true' },
+                ...walls.map(wall => el('i', { class: wall.stands ? 'stands' : 'missing' })),
+            ),
             el('p', {}, el('strong', {}, `${standing} of ${walls.length} walls stand.`)),
             el('ul', { class: 'walls' }, ...[...walls].sort((a, b) => Number(a.stands) - Number(b.stands)).map(row)),
         ];
@@ -19,9 +32,18 @@ export function show(place) {
 }
 
 function row({ wall, stands, note, advice }) {
-    return el('li', { class: 'card wall' },
-        el('div', { class: 'card-head' }, el('h2', {}, words(wall)), badge(stands ? 'stands' : 'missing', stands ? 'good' : 'bad')),
-        el('p', { class: 'facts' }, note), advice ? el('p', {}, advice) : null);
+    return el(
+        'li',
+        { class: 'card wall' },
+        el(
+            'div',
+            { class: 'card-head' },
+            el('h2', {}, words(wall)),
+            badge(stands ? 'stands' : 'missing', stands ? 'good' : 'bad'),
+        ),
+        el('p', { class: 'facts' }, note),
+        advice ? el('p', {}, advice) : null,
+    );
 }
 
 function words(name) {
