@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_kernel::{
     Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
-    Place, Plan, Preview, Progress, Registry, Ticket, Tool, ToolError, Touch, Verb, Workspace,
+    Place, Plan, Preview, Progress, Registry, Review, Ticket, Tool, ToolError, Touch, Verb, Workspace,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -345,8 +345,8 @@ impl Tool for RunCode {
         limits.longest_run_time + limits.call_time
     }
 
-    fn wants_review(&self, work: &Work) -> bool {
-        matches!(work, Work::Keep(left) if left.review)
+    fn wants_review(&self, work: &Work) -> Option<Review> {
+        matches!(work, Work::Keep(left) if left.review).then_some(Review::WISHED)
     }
 
     fn follow(&self, mut report: Report) -> Next<Report, Work> {
@@ -410,6 +410,7 @@ impl RunCode {
             view: &view,
             toolchains: &self.jail.toolchains,
             egress,
+            input: None,
         };
         let mut ended = sandbox.run(&job, &Keeper { cx }).map_err(|failure| failed(&failure))?;
         let upper = ended.upper.take();
