@@ -85,8 +85,9 @@ impl Ready {
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         let order = Order::read(text).map_err(failed())?;
         claim::bring_in(&order, shown, &self.layer, &self.furnished.hall)?;
+        let streams = [text, output, errors].into_iter().chain(input_of(&order, shown));
         // If it is not there any more, it said why.
-        let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
+        let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(Step::Capabilities.failed())?;
@@ -99,6 +100,11 @@ impl Ready {
         let count = if self.furnished.proc { Count::Own } else { Count::Above(&self.furnished.above) };
         Ok(reap(self.program, &self.ended, &Bounds::of(&order, count)))
     }
+}
+
+/// Its standard input, behind what is shown to it.
+pub(crate) fn input_of<'a>(order: &Order, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
+    shown.get(order.shown.len()).filter(|_| order.has_input)
 }
 
 /// True once the program runs, behind every wall; false, if there is no such program.

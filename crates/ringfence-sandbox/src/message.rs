@@ -182,8 +182,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, and one
-/// for each of `shown`.
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
+/// each of `shown`, and standard input if it has one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<OsString>,
@@ -195,6 +195,7 @@ pub(crate) struct Order {
     pub(crate) shown: Vec<ShownDirectory>,
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_kept: bool,
+    pub(crate) has_input: bool,
 }
 
 /// One directory of the view.
@@ -305,7 +306,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.flag(self.memory_kept);
+        text.flag(self.memory_kept).flag(self.has_input);
         memory_file(&text.0)
     }
 
@@ -327,6 +328,7 @@ impl Order {
                 })
             })?,
             memory_kept: reader.flag()?,
+            has_input: reader.flag()?,
         })
     }
 }
