@@ -7,6 +7,7 @@ mod address;
 mod call;
 mod client;
 mod decompress;
+mod endpoint;
 mod engine;
 mod error;
 mod html;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use ringfence_kernel::{NameTaken, Registry};
 
+pub use endpoint::{Endpoint, Head, Message};
 pub use engine::{Engine, Key, Kind};
 pub use net::{Net, Resolver, SystemResolver, Trust};
 pub use target::PrivateHosts;
