@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]
 #![allow(clippy::disallowed_methods, reason = "tests start programs, and set up what they see")]
+#![recursion_limit = "256"]
 
 mod agent;
 mod agent_crash;
