@@ -84,7 +84,7 @@ impl Agent {
 
     fn tools(&self) -> Vec<Offered> {
         let offered = self.session.catalog.list().map(|tool| Offered {
-            name: tool.name.to_owned(),
+            name: tool.name.to_string(),
             description: tool.description.clone(),
             parameters: tool.parameters.clone(),
         });

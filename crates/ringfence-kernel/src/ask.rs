@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::{Answer, Asker};
-use crate::grants::rule_line;
+use crate::grants::{rule_line, subject};
 use crate::seal::Sealed;
 use crate::trip::{Trip, hold_grants};
 use crate::turn::Said;
@@ -167,8 +167,9 @@ impl Host {
 
     /// Keeps what a person allowed for good.
     pub(crate) async fn keep_grant(&self, rule: RuleText, approval: &Approval) -> Result<(), Fatal> {
-        let alias = rule.mount.iter().flatten().next().cloned().unwrap_or_default();
-        let Some(directory) = self.directories.get(&alias).cloned() else { return Ok(()) };
+        let Some(directory) = subject(&rule).and_then(|subject| self.directories.get(&subject).cloned()) else {
+            return Ok(());
+        };
         let since = SystemTime::now();
         let by = approval.by.as_ref().map(|by| by.name.clone()).unwrap_or_default();
         let grant = Grant { id: id::mint("g")?, rule, directory, by, since, until: since + GRANT_TIME };

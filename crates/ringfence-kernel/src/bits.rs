@@ -38,7 +38,8 @@ impl Bit {
     /// What doing this means for the session. Whether content is a stranger's is known only to the tool that saw it.
     pub fn raised_by(touch: &Touch) -> Option<Self> {
         match touch.verb {
-            Verb::Fetch => Some(Self::HasEgress),
+            // What another program is told, it can send.
+            Verb::Fetch | Verb::External => Some(Self::HasEgress),
             Verb::Read | Verb::MoveAway if touch.place.sensitive().secret => Some(Self::ReadSecret),
             _ => None,
         }

@@ -36,7 +36,7 @@ impl Host {
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
         let Some(offer) = session.catalog.offer(&call.name).cloned() else {
-            let offered = session.catalog.list().map(|definition| definition.name);
+            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
             return Err(session.dialect.unknown_tool(&call.name, offered));
         };
         let signal = Signal::new();
@@ -47,7 +47,7 @@ impl Host {
             let permit = host.workers.clone().acquire_owned().await.ok();
             let look = move || {
                 let _permit = permit;
-                let tool = offer.definition().name;
+                let tool = offer.definition().name.as_ref();
                 let looking = Looking { policy: host.parts.policy.as_ref(), session: &session, tool };
                 let cx = Context::new(&session.limits, Pace::Patient, &worker).on_road(&looking);
                 let (touches, _) = offer.plan(&call.arguments, &cx)?;

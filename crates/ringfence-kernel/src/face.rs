@@ -4,6 +4,7 @@
 //!
 //! Not here: the names of errors and the envelopes (`dialect.rs`).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::decode::decode;
 use crate::dialect::Notes;
-use crate::{Context, Dialect, Effect, ErrorKind, Limits, Next, Plan, Preview, Ticket, Tool, ToolError, Touch};
+use crate::{Context, Dialect, Effect, ErrorKind, Limits, Next, Plan, Preview, Review, Ticket, Tool, ToolError, Touch};
 
 /// A tool as one dialect offers it.
 pub struct Face<T: Tool> {
@@ -29,7 +30,7 @@ pub struct Face<T: Tool> {
 #[derive(Clone, Debug)]
 pub struct Definition {
     pub dialect: Dialect,
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -37,6 +38,15 @@ pub struct Definition {
     pub output: Option<Value>,
     /// What its calls can do.
     pub effect: Effect,
+}
+
+/// What another program says about a tool of its own.
+#[derive(Clone, Debug)]
+pub struct Declared {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
 }
 
 enum Render<T: Tool> {
@@ -55,6 +65,24 @@ impl<T: Tool> Face<T> {
         Self {
             definition: define::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
+            render: Render::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+        }
+    }
+
+    /// A face in the `standard` dialect for a tool that another program describes: any object of arguments, reply value
+    /// `V`. Whether they are what the schema says is for that program to judge.
+    pub fn declared<V>(declared: Declared) -> Self
+    where
+        Map<String, Value>: TryInto<T::Args>,
+        ToolError: From<<Map<String, Value> as TryInto<T::Args>>::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        let Declared { name, description, parameters } = declared;
+        let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
+        let effect = Effect { verbs: T::VERBS, same_again: T::SAME_AGAIN };
+        Self {
+            definition: Definition { dialect, name: Cow::Owned(name), description, parameters, output, effect },
+            decode: decode_into::<Map<String, Value>, T>,
             render: Render::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
         }
     }
@@ -108,7 +136,7 @@ pub(crate) trait Offer: Send + Sync {
 /// A plan with the types gone: what the road carries from the policy to the run.
 pub(crate) trait Planned: Send {
     fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
-    fn wants_review(&self) -> bool;
+    fn wants_review(&self) -> Option<Review>;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<Ran, ToolError>;
     fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError>;
 }
@@ -165,7 +193,7 @@ impl<T: Tool> Planned for BoundPlan<T> {
         self.tool.preview(&mut self.work, cx)
     }
 
-    fn wants_review(&self) -> bool {
+    fn wants_review(&self) -> Option<Review> {
         self.tool.wants_review(&self.work)
     }
 
@@ -215,7 +243,7 @@ fn define<A: JsonSchema, T: Tool>(dialect: Dialect, name: &'static str, output: 
         _ => String::new(),
     };
     let effect = Effect { verbs: T::VERBS, same_again: T::SAME_AGAIN };
-    Definition { dialect, name, description, parameters: Value::from(schema), output, effect }
+    Definition { dialect, name: Cow::Borrowed(name), description, parameters: Value::from(schema), output, effect }
 }
 
 fn output_schema<V: JsonSchema>() -> Value {

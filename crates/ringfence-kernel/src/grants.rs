@@ -2,7 +2,8 @@
 //!
 //! A grant is the narrowest rule that covers one call: this tool, this effect, these very places, on this directory and
 //! no other of the same alias, until a day. It is offered only where it would be enough and where nothing but the
-//! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked.
+//! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked. One
+//! about another program's tool is bound to what that program said about the tool.
 //!
 //! Not here: keeping them (`store.rs`), and who may take one back (`desk.rs`).
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::path_pattern;
 use crate::rule::Seen;
-use crate::{Decision, Layer, Policy, Question, Rule, RuleText, Rules, Touch, Verdict};
+use crate::{Decision, Layer, MCP, Policy, Question, Rule, RuleText, Rules, Touch, Verb, Verdict};
 
 /// How long a grant holds.
 pub const GRANT_TIME: Duration = Duration::from_hours(30 * 24);
@@ -27,7 +28,7 @@ const MOST_PLACES: usize = 8;
 pub struct Grant {
     pub id: String,
     pub rule: RuleText,
-    /// The directory that it is about, whatever its alias: see `Host::with_grants`.
+    /// The directory that it is about, whatever its alias, or the definition of the tool: see `Host::with_grants`.
     pub directory: String,
     /// Who granted it.
     pub by: String,
@@ -45,8 +46,25 @@ impl Grant {
 
     /// Whether it is about one of these directories, by the alias that its rule names.
     pub fn is_about(&self, directories: &BTreeMap<String, String>) -> bool {
-        let [alias] = self.rule.mount.as_deref().unwrap_or_default() else { return false };
-        directories.get(alias) == Some(&self.directory)
+        subject(&self.rule).is_some_and(|subject| directories.get(&subject) == Some(&self.directory))
+    }
+}
+
+/// What a grant is bound to, as `Host::with_grants` calls it: the mount, or the one tool of another program.
+pub(crate) fn subject(rule: &RuleText) -> Option<String> {
+    let [mount] = rule.mount.as_deref()? else { return None };
+    if mount != MCP {
+        return Some(mount.clone());
+    }
+    let [tool] = rule.path.as_deref()? else { return None };
+    Some(format!("{MCP}/{tool}"))
+}
+
+/// The same for what a grant would be about.
+pub(crate) fn subject_of(touch: &Touch) -> String {
+    match touch.verb {
+        Verb::External => format!("{MCP}/{}", touch.place.given),
+        _ => touch.place.mount.to_string(),
     }
 }
 
@@ -139,6 +157,7 @@ pub(crate) fn rule_line(text: &RuleText) -> Option<String> {
 
 fn may_be_granted(touch: &Touch, verdict: &Verdict) -> bool {
     let seen = Seen::of(touch);
-    let ordinary = !seen.is_secret() && !seen.is_protected() && touch.verb.is_about_files();
+    let ordinary =
+        !seen.is_secret() && !seen.is_protected() && (touch.verb.is_about_files() || touch.verb == Verb::External);
     ordinary && verdict.layer == Layer::Preset && verdict.grant.is_some()
 }

@@ -103,7 +103,8 @@ impl Host {
     }
 
     /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
-    /// has, so that a grant is about the directory and not about whatever gets the alias next.
+    /// has, so that a grant is about the directory and not about whatever gets the alias next. For a tool of another
+    /// program the alias is `mcp/server/tool`, and the name is a digest of what that program says about it.
     #[must_use]
     pub fn with_grants(self, directories: BTreeMap<String, String>) -> Self {
         Self { directories: Arc::new(directories), ..self }
@@ -169,7 +170,7 @@ impl Host {
         let offer = session.catalog.offer(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
         let call = match &offer {
-            Some(offer) => ToolCall { name: offer.definition().name.to_owned(), ..call },
+            Some(offer) => ToolCall { name: offer.definition().name.to_string(), ..call },
             None => call,
         };
         let mut trip = Trip { listener, ..self.trip(session, call) };
@@ -183,7 +184,7 @@ impl Host {
             return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
         }
         let Some(offer) = offer else {
-            let offered = session.catalog.list().map(|definition| definition.name);
+            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
             return trip.refuse(&[], &session.dialect.unknown_tool(&trip.call.name, offered)).map(Err);
         };
         Ok(Ok((trip, offer)))

@@ -46,7 +46,7 @@ pub use desk::{Desk, DeskError};
 pub use dialect::{Dialect, Notes};
 pub use error::{ErrorKind, ToolError};
 pub use explain::{Explained, Explanation};
-pub use face::{Definition, Face};
+pub use face::{Declared, Definition, Face};
 pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket, Word};
 pub use grants::{GRANT_TIME, Grant, GrantedRules};
 pub use host::{Fatal, Host, Parts, Reply, ToolCall};
@@ -54,7 +54,7 @@ pub use limits::Limits;
 pub use policy::{Assurance, Decision, Policy, Preset, Question, Verdict};
 pub use preview::{Body, Entry, List, Preview};
 pub use record::{AuditLost, AuditSink, Moment, Record, Unrecorded};
-pub use registry::{Catalog, Choice, NameTaken, NoSuchTool, Registry};
+pub use registry::{Catalog, Choice, FOREIGN, NameTaken, NoSuchTool, Registry};
 pub use resume::Returned;
 pub use rule::Rule;
 pub use rule_text::{BadRule, RuleText};
@@ -65,7 +65,8 @@ pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{
-    CODE, Context, Effect, Listener, NET, Named, Next, Origin, Pace, Place, Plan, Progress, SEARCH, Tool, Touch, Verb,
+    CODE, Context, Effect, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Review, SEARCH, Tool,
+    Touch, Verb,
 };
 pub use visible::{visible, visible_line};
 pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};

@@ -82,6 +82,10 @@ pub struct Limits {
     pub fetch_connect_time: Duration,
     /// How long a host may take to begin its answer.
     pub fetch_first_byte_time: Duration,
+    /// How long another program's tool may take.
+    pub mcp_time: Duration,
+    /// Bytes of its answer that the reply has.
+    pub mcp_bytes: u64,
     /// How long a call may take, approval not counted.
     pub call_time: Duration,
     /// How long a person has to answer.
@@ -127,6 +131,8 @@ impl Limits {
             fetch_time: Duration::from_secs(30),
             fetch_connect_time: Duration::from_secs(10),
             fetch_first_byte_time: Duration::from_secs(20),
+            mcp_time: Duration::from_secs(120),
+            mcp_bytes: 256 * KIB,
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
             denials_in_a_row: 3,
@@ -191,6 +197,8 @@ impl Limits {
             fetch_time: self.fetch_time.min(other.fetch_time),
             fetch_connect_time: self.fetch_connect_time.min(other.fetch_connect_time),
             fetch_first_byte_time: self.fetch_first_byte_time.min(other.fetch_first_byte_time),
+            mcp_time: self.mcp_time.min(other.mcp_time),
+            mcp_bytes: self.mcp_bytes.min(other.mcp_bytes),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
             denials_in_a_row: self.denials_in_a_row.min(other.denials_in_a_row),

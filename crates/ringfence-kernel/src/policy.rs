@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::strictest;
-use crate::{Bit, BitSet, Grant, Layer, NET, Rule, RuleText, Rules, SEARCH, Session, Touch, Verb};
+use crate::{Bit, BitSet, Grant, Layer, NET, Review, Rule, RuleText, Rules, SEARCH, Session, Touch, Verb};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
@@ -111,12 +111,12 @@ impl Verdict {
     }
 
     /// What was allowed, for a call that wants to be looked at all the same.
-    pub(crate) fn for_review(self) -> Self {
+    pub(crate) fn for_review(self, Review { reason, assurance }: Review) -> Self {
         Self {
             decision: Decision::Ask,
             rule: Arc::from("review"),
-            reason: "the call itself asks for a review of what it changed".to_owned(),
-            assurance: Assurance::Relayed,
+            reason: reason.to_owned(),
+            assurance,
             grant: None,
             ..self
         }
@@ -204,7 +204,12 @@ impl Preset {
         let ordinary = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Run];
         let anything_else =
             Rule { decision: Decision::Allow, effects: ordinary.to_vec(), ..Rule::ours("preset", None) };
-        [sensitive_names(), self.own_rules(), vec![other_hosts(), own_search(), no_way_back(), anything_else]].concat()
+        [
+            sensitive_names(),
+            self.own_rules(),
+            vec![other_hosts(), own_search(), no_way_back(), other_programs(), anything_else],
+        ]
+        .concat()
     }
 
     /// What the preset says that a looser one does not.
@@ -219,7 +224,8 @@ impl Preset {
             }],
             Self::ReadOnly => vec![Rule {
                 decision: Decision::Deny,
-                effects: Verb::ALL.into_iter().filter(|verb| verb.changes()).collect(),
+                // Nobody can promise that another program's tool changes nothing.
+                effects: Verb::ALL.into_iter().filter(|verb| verb.changes() || *verb == Verb::External).collect(),
                 ..Rule::ours(
                     "preset read-only",
                     Some("and the preset `read-only` allows no change; listing and reading is allowed"),
@@ -237,6 +243,11 @@ impl Preset {
 /// What the journal cannot keep is gone for good.
 fn no_way_back() -> Rule {
     Rule { effects: vec![Verb::Lose], ..Rule::ours("cannot be undone", Some("and what is there now is not kept")) }
+}
+
+/// What another program does is not in the journal, whatever it says about itself.
+fn other_programs() -> Rule {
+    Rule { effects: vec![Verb::External], ..Rule::ours("external", Some("which cannot be undone")) }
 }
 
 /// Names that deserve a second look, whatever the preset.
@@ -351,6 +362,7 @@ mod tests {
         check(Verb::Run, "python", [Allow, Allow, Allow]);
         check(Verb::Run, ".env", [Allow, Allow, Allow]);
         check(Verb::Fetch, "server.pem:443", [Ask, Ask, Ask]);
+        check(Verb::External, "github/create_issue", [Ask, Ask, Deny]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! One list: a tool is registered once, with its faces, and nowhere else.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub struct Registry {
 #[error("the dialect {dialect} has a tool named `{name}` already", dialect = dialect.name())]
 pub struct NameTaken {
     dialect: Dialect,
-    name: &'static str,
+    name: Cow<'static, str>,
 }
 
 /// A choice of tools names one that does not exist.
@@ -53,9 +54,9 @@ impl Registry {
         let tool = Arc::new(tool);
         for face in faces {
             let offer = bind(Arc::clone(&tool), face);
-            let Definition { dialect, name, .. } = *offer.definition();
-            if self.get(dialect, name).is_some() {
-                return Err(NameTaken { dialect, name });
+            let Definition { dialect, name, .. } = offer.definition();
+            if self.get(*dialect, name).is_some() {
+                return Err(NameTaken { dialect: *dialect, name: name.clone() });
             }
             self.offers.push(offer);
         }
@@ -72,7 +73,9 @@ impl Registry {
 
     /// Fails at the first name that no tool of the dialect has.
     pub fn require(&self, dialect: Dialect, names: &[String]) -> Result<(), NoSuchTool> {
-        let is_there = |name: &String| self.list(dialect).any(|definition| is_called(definition.name, name));
+        let is_there = |name: &String| {
+            comes_and_goes(name) || self.list(dialect).any(|definition| is_called(&definition.name, name))
+        };
         names.iter().find(|name| !is_there(name)).map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
     }
 
@@ -82,7 +85,9 @@ impl Registry {
         dialect: Dialect,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), NoSuchTool> {
-        let is_there = |name: &str| self.offers.iter().any(|offer| is_called(offer.definition().name, name));
+        let is_there = |name: &str| {
+            comes_and_goes(name) || self.offers.iter().any(|offer| is_called(&offer.definition().name, name))
+        };
         let missing = names.into_iter().find(|name| !is_there(name));
         missing.map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
     }
@@ -101,7 +106,7 @@ impl Registry {
 
 impl Registry {
     fn no_such_tool(&self, dialect: Dialect, name: &str) -> NoSuchTool {
-        let guess = nearest(name, self.list(dialect).map(|definition| definition.name));
+        let guess = nearest(name, self.list(dialect).map(|definition| definition.name.as_ref()));
         let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
         NoSuchTool { dialect, name: name.to_owned(), guess }
     }
@@ -135,8 +140,16 @@ impl Catalog {
     }
 
     pub(crate) fn offer(&self, name: &str) -> Option<&Arc<dyn Offer>> {
-        self.offers.iter().find(|offer| is_called(offer.definition().name, name))
+        self.offers.iter().find(|offer| is_called(&offer.definition().name, name))
     }
+}
+
+/// What the names of other programs' tools begin with.
+pub const FOREIGN: &str = "mcp__";
+
+/// The tools of other programs are there when those are. A rule about one may wait for it.
+fn comes_and_goes(name: &str) -> bool {
+    name.starts_with(FOREIGN)
 }
 
 /// Some APIs allow no dot in a name; a hyphen stands for it there.
@@ -146,12 +159,12 @@ pub(crate) fn is_called(name: &str, wanted: &str) -> bool {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.offers.iter().map(|offer| offer.definition().name)).finish()
+        f.debug_list().entries(self.offers.iter().map(|offer| offer.definition().name.as_ref())).finish()
     }
 }
 
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.list().map(|definition| definition.name)).finish()
+        f.debug_list().entries(self.list().map(|definition| definition.name.as_ref())).finish()
     }
 }

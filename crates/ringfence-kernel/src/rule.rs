@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::pattern::{Hosts, PathName, Paths, Reach, host_of, path_pattern};
 use crate::registry::is_called;
 use crate::rule_text::Example;
-use crate::{Assurance, Bit, BitSet, Decision, Place, Question, Sensitivity, Touch, Verb, sensitivity};
+use crate::{Assurance, Bit, BitSet, Decision, MCP, Place, Question, Sensitivity, Touch, Verb, sensitivity};
 
 /// A rule that was checked.
 #[derive(Clone, Debug)]
@@ -129,16 +129,24 @@ impl Rule {
             Reach::Narrow => seen.names.iter().all(test),
         };
         let of_file = |test: &dyn Fn(&Name) -> bool| seen.may_be(Verb::is_about_files) && holds(test);
+        // A pattern that is meant for files says nothing about tools.
+        let has_path = |verb: Verb| verb.is_about_files() || (verb == Verb::External && self.is_about_tools());
+        let of_path = |test: &dyn Fn(&Name) -> bool| seen.may_be(has_path) && holds(test);
         // What moves can be read under its new name.
         let reads = |verb: Verb| reach == Reach::Wide && verb == Verb::MoveAway && self.effects.contains(&Verb::Read);
         seen.may_be(|verb| self.effects.is_empty() || self.effects.contains(&verb) || reads(verb))
             && (self.mounts.is_empty() || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| mount == of)))
-            && self.paths.as_ref().is_none_or(|paths| of_file(&|name| paths.contain(&name.path, reach)))
+            && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.contain(&name.path, reach)))
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
                 seen.may_be(|verb| verb == Verb::Fetch) && holds(&|name| hosts.contain(name.path.text(), reach))
             })
+    }
+
+    /// Whether its paths are those of other programs' tools.
+    fn is_about_tools(&self) -> bool {
+        self.effects.contains(&Verb::External) || self.mounts.iter().any(|mount| mount == MCP)
     }
 
     fn reach(&self) -> Reach {
@@ -159,7 +167,11 @@ impl Rule {
             false => ("path", self.paths.as_ref().map(|paths| &paths.written)),
         };
         // With a path, a rule about every effect would no longer be about hosts, and the other way round.
-        let alike = |effect: &Verb| *effect != Verb::Run && (*effect == Verb::Fetch) == fetches;
+        let alike = |effect: &Verb| match touch.verb {
+            Verb::External => *effect == Verb::External,
+            _ if fetches => *effect == Verb::Fetch,
+            _ => effect.is_about_files(),
+        };
         if written.is_none() && (self.effects.is_empty() || !self.effects.iter().all(alike)) {
             return None;
         }
@@ -230,7 +242,7 @@ impl<'a> Seen<'a> {
         let known = |name: Name| Name { sensitivity: name.sensitivity.or(touch.place.sensitivity), ..name };
         let names = match &touch.place {
             // What its only name says was asked before, or will be once more.
-            Place { given, resolved: None, .. } if touch.verb != Verb::Fetch => {
+            Place { given, resolved: None, .. } if touch.verb.is_about_files() => {
                 vec![Name { path: PathName::new(given), sensitivity: touch.place.sensitive() }]
             }
             place => place.names().map(|name| known(Name::new(name, Some(touch.verb)))).collect(),

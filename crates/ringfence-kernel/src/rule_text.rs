@@ -23,7 +23,8 @@ pub struct RuleText {
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub tool: Option<Vec<String>>,
-    /// `list`, `read`, `create`, `overwrite`, `move`, `delete`, `fetch`; `look` and `change` stand for several.
+    /// `list`, `read`, `create`, `overwrite`, `move`, `delete`, `fetch`, `lose`, `run`, `external`; `look` and `change`
+    /// stand for several.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub effect: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
@@ -122,6 +123,7 @@ impl Rule {
             [] => (true, true),
             effects => (effects.contains(&Verb::Fetch), effects.iter().any(|effect| effect.is_about_files())),
         };
+        let has_path = touches_files || self.effects.contains(&Verb::External);
         if self.hosts.is_some()
             && let Some(key) = about_paths
         {
@@ -130,7 +132,8 @@ impl Rule {
         if self.hosts.is_some() && !fetches {
             return Err(bad("host", "only the effect `fetch` has a host, and the rule is about others"));
         }
-        if let Some(key) = about_paths.filter(|_| !touches_files) {
+        let files_only = |key: &&str| matches!(*key, "secret" | "protected");
+        if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !touches_files)) {
             return Err(bad(key, "the effects `fetch` and `run` are about no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {

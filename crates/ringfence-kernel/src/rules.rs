@@ -180,7 +180,7 @@ fn third_bit() -> Vec<Rule> {
     };
     vec![
         Rule {
-            effects: vec![Verb::Fetch],
+            effects: vec![Verb::Fetch, Verb::External],
             ..rule(
                 [Bit::ReadSecret, Bit::SawUntrusted],
                 "and this session has read a secret and seen content that strangers wrote",
@@ -198,7 +198,10 @@ fn third_bit() -> Vec<Rule> {
 }
 
 fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str) -> Verdict {
-    let would = || format!("this would {} `{}`", touch.verb.as_str(), touch.place.shown);
+    let would = || match touch.verb {
+        Verb::External => format!("this would call the external tool `{}`", touch.place.shown),
+        verb => format!("this would {} `{}`", verb.as_str(), touch.place.shown),
+    };
     let grant = grant(layer, rule, touch, tool);
     let (reason, assurance) = match rule.decision {
         Decision::Allow => (rule.because.clone().unwrap_or_default(), Assurance::None),
@@ -216,8 +219,8 @@ fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str
 
 /// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
 fn least_assurance(touch: &Touch, seen: &Seen<'_>) -> Assurance {
-    let gives_away =
-        matches!(touch.verb, Verb::Fetch | Verb::Lose | Verb::Run) || (seen.is_secret() && touch.verb != Verb::List);
+    let gives_away = matches!(touch.verb, Verb::Fetch | Verb::Lose | Verb::Run | Verb::External)
+        || (seen.is_secret() && touch.verb != Verb::List);
     if gives_away || (seen.is_protected() && touch.verb.changes()) { Assurance::Person } else { Assurance::Relayed }
 }
 
@@ -265,6 +268,7 @@ fn allowing(touch: &Touch, tool: &str) -> String {
     let place = match touch.verb {
         Verb::Run => return format!("{{ decision = \"allow\", tool = {} }}", quoted(&[tool])),
         Verb::Fetch => format!("host = {}", quoted(&names)),
+        Verb::External => format!("effect = \"external\", path = {}", quoted(&names)),
         _ => format!("mount = {}, path = {}", quoted(&[&touch.place.mount]), quoted(&names)),
     };
     format!("{{ decision = \"allow\", tool = {}, {place} }}", quoted(&[tool]))

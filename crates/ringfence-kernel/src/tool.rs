@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::sensitive::{Sensitivity, sensitivity};
-use crate::{AuditLost, Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
+use crate::{Assurance, AuditLost, Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
 pub trait Tool: Send + Sync + 'static {
@@ -48,9 +48,9 @@ pub trait Tool: Send + Sync + 'static {
         limits.call_time
     }
 
-    /// Whether a person has to see it first, even where the policy allows it.
-    fn wants_review(&self, _: &Self::Work) -> bool {
-        false
+    /// Why a person has to see it first, even where the policy allows it.
+    fn wants_review(&self, _: &Self::Work) -> Option<Review> {
+        None
     }
 
     /// What is left to do after the run, where only the run could tell: it is judged, shown and run as a plan of its own.
@@ -72,6 +72,21 @@ pub enum Next<O, W> {
     Rest(Plan<W>),
 }
 
+/// Why a call is looked at that would be allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Review {
+    /// In words for a person and a model.
+    pub reason: &'static str,
+    /// What an answer must at least be.
+    pub assurance: Assurance,
+}
+
+impl Review {
+    /// Who called wants it.
+    pub const WISHED: Self =
+        Self { reason: "the call itself asks for a review of what it changed", assurance: Assurance::Relayed };
+}
+
 /// What a call would do.
 #[derive(Debug)]
 pub struct Plan<W> {
@@ -89,6 +104,9 @@ pub const SEARCH: &str = "search";
 
 /// The mount that stands for programs: its paths are languages.
 pub const CODE: &str = "code";
+
+/// The mount that stands for the tools of other programs: its paths are `server/tool`.
+pub const MCP: &str = "mcp";
 
 /// One thing done to one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,10 +136,12 @@ pub enum Verb {
     Lose,
     /// A program runs in a jail; the mount is `CODE`. What it changes waits there, and is judged by itself.
     Run,
+    /// Another program's tool is called; the mount is `MCP`. Nobody but that program knows what it does.
+    External,
 }
 
 impl Verb {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::List,
         Self::Read,
         Self::Create,
@@ -131,16 +151,17 @@ impl Verb {
         Self::Fetch,
         Self::Lose,
         Self::Run,
+        Self::External,
     ];
 
     /// Whether files are no longer what they were.
     pub fn changes(self) -> bool {
-        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run)
+        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run | Self::External)
     }
 
     /// Whether its places are files.
     pub fn is_about_files(self) -> bool {
-        !matches!(self, Self::Fetch | Self::Run)
+        !matches!(self, Self::Fetch | Self::Run | Self::External)
     }
 
     pub fn as_str(self) -> &'static str {
@@ -154,6 +175,7 @@ impl Verb {
             Self::Fetch => "fetch",
             Self::Lose => "lose",
             Self::Run => "run",
+            Self::External => "external",
         }
     }
 }
@@ -169,18 +191,19 @@ pub struct Effect {
 impl Effect {
     /// Nothing is ever changed, and no program runs that could.
     pub fn only_reads(self) -> bool {
-        !self.verbs.iter().any(|verb| verb.changes() || *verb == Verb::Run)
+        !self.verbs.iter().any(|verb| verb.changes() || matches!(verb, Verb::Run | Verb::External))
     }
 
     /// What is there may be gone or changed after it: more than new things come to be.
     pub fn destroys(self) -> bool {
-        let takes = |verb: &Verb| (verb.changes() && *verb != Verb::Create) || *verb == Verb::Run;
+        let takes =
+            |verb: &Verb| (verb.changes() && *verb != Verb::Create) || matches!(verb, Verb::Run | Verb::External);
         self.verbs.iter().any(takes)
     }
 
     /// It can reach what is not on this machine.
     pub fn reaches_out(self) -> bool {
-        self.verbs.contains(&Verb::Fetch)
+        self.verbs.iter().any(|verb| matches!(verb, Verb::Fetch | Verb::External))
     }
 }
 

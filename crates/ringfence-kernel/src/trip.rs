@@ -15,6 +15,7 @@ use crate::ask::Shown;
 use crate::dialect::Notes;
 use crate::face::{Offer, Planned, Ran};
 use crate::gate::explained;
+use crate::grants::subject_of;
 use crate::record::Moment;
 use crate::tool::Road;
 use crate::{
@@ -206,8 +207,7 @@ impl Trip {
         preview: Preview,
     ) -> Asked {
         // What goes for good is asked about each time.
-        let is_ours =
-            |touch: &Touch| touch.verb != Verb::Lose && self.directories.contains_key(touch.place.mount.as_ref());
+        let is_ours = |touch: &Touch| touch.verb != Verb::Lose && self.directories.contains_key(&subject_of(touch));
         let grant = match touches.iter().all(is_ours) {
             true => self.parts.policy.grant_for(&self.question(&touches)),
             false => None,
@@ -228,9 +228,11 @@ impl Trip {
     ) -> Result<(Verdict, BitSet), Fatal> {
         loop {
             let question = self.question(touches).in_jail(in_jail);
-            let verdict = match self.parts.policy.decide(&question) {
-                verdict if verdict.decision == Decision::Allow && planned.wants_review() => verdict.for_review(),
-                verdict => verdict,
+            let verdict = self.parts.policy.decide(&question);
+            let review = planned.wants_review().filter(|_| verdict.decision == Decision::Allow);
+            let verdict = match review {
+                Some(review) => verdict.for_review(review),
+                None => verdict,
             };
             let grants_matter = verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.verb.changes());
             if grants_matter && cx.pace == Pace::Patient && self.hear_of_grants()? {

@@ -247,6 +247,7 @@ fn ours(name: &'static str, pool: u32, workspace: &Path) -> Way {
             view: &view,
             toolchains: &[],
             egress: None,
+            input: None,
         };
         let ended = sandbox.run(&job, &Unwatched).expect("a run");
         assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());

@@ -89,8 +89,9 @@ impl Ready {
         let _way = if order.egress { open_way(descriptors.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         claim::bring_in(&order, shown, &self.layer, &self.furnished.hall)?;
+        let streams = [text, output, errors].into_iter().chain(input_of(&order, shown));
         // If it is not there any more, it said why.
-        let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
+        let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(Step::Capabilities.failed())?;
@@ -113,6 +114,11 @@ fn open_way(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Trouble> {
         TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT)).map_err(|cause| Step::Egress.failed_with(&cause))?;
     sys::send(socket.as_fd(), b"l", &[listener.as_fd()]).map_err(Step::Egress.failed())?;
     Ok(Some(socket))
+}
+
+/// Its standard input, behind what is shown to it.
+pub(crate) fn input_of<'a>(order: &Order, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
+    shown.get(order.shown.len()).filter(|_| order.has_input)
 }
 
 /// True once the program runs, behind every wall; false, if there is no such program.

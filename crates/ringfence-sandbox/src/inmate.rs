@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dump
 use crate::bwrap::{Backend, shown_at};
 use crate::claim::find;
 use crate::filter::{self, Filter};
-use crate::init::{Bounds, Count, end_all, reap, wait_for_start};
+use crate::init::{Bounds, Count, end_all, input_of, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
 use crate::message::{Order, Reply, ShownDirectory, Step, Trouble};
 use crate::sys::{self, Side};
@@ -40,7 +40,10 @@ fn live() -> ! {
     // The binary is open no longer than this.
     let [reply, text] = [sys::kept(1), sys::kept(2)];
     let Ok(order) = Order::read(&text) else { sys::leave() };
-    let given: Vec<OwnedFd> = [reply, text].into_iter().chain((3..5 + order.shown.len()).map(sys::kept)).collect();
+    let given: Vec<OwnedFd> = [reply, text]
+        .into_iter()
+        .chain((3..5 + order.shown.len() + usize::from(order.has_input)).map(sys::kept))
+        .collect();
     let Ok(()) = sys::keep_only(&sys::borrowed(&given)) else { sys::leave() };
     let count = given.len();
     // They are closed, or stand for something else by now.
@@ -92,9 +95,10 @@ impl Ready {
     }
 
     fn run(&self, order: &Order, reply: &OwnedFd, run: Vec<OwnedFd>) -> Result<Reply, Trouble> {
-        let [text, output, errors, ..] = &run[..] else { return Err(Step::Order.failed()(Errno::BADMSG)) };
+        let [text, output, errors, shown @ ..] = &run[..] else { return Err(Step::Order.failed()(Errno::BADMSG)) };
+        let streams = [text, output, errors].into_iter().chain(input_of(order, shown));
         // If it is not there any more, it said why.
-        let _ = sys::send(self.socket.as_fd(), b"o", &[text.as_fd(), output.as_fd(), errors.as_fd()]);
+        let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(run);
         drop_capabilities().map_err(Step::Capabilities.failed())?;

@@ -33,6 +33,9 @@ pub struct Job<'a> {
     pub toolchains: &'a [Toolchain],
     /// The way out to the network, if one is granted.
     pub egress: Option<OwnedFd>,
+    /// What it reads on standard input, for a program that is talked to. Nothing is there to be read without. Whoever
+    /// talks to it bounds what it says, so that it may say as much as it likes altogether.
+    pub input: Option<&'a OwnedFd>,
 }
 
 /// A file that the program finds at `/run/ringfence/<name>`.

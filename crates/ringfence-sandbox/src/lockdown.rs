@@ -70,7 +70,7 @@ impl From<Trouble> for Refused {
     }
 }
 
-/// What does not depend on the program: a session of its own, no input, and nothing to be gained by a capability.
+/// What does not depend on the program: a session of its own, no input yet, and nothing to be gained by a capability.
 fn prepare(backend: Backend) -> Result<Rules, Refused> {
     let failed = || Step::Start.failed::<Errno>();
     setsid().map_err(failed())?;
@@ -91,10 +91,13 @@ fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter, backend: Backend) -> Re
     let failed = || Step::Order.failed::<Errno>();
     let mut buffer = [0; LONGEST];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
-    let [text, output, errors] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
+    let [text, output, errors, input @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
     let order = Order::read(text).map_err(failed())?;
     sys::put_at(output.as_fd(), 1).map_err(failed())?;
     sys::put_at(errors.as_fd(), 2).map_err(failed())?;
+    if let [input] = input {
+        sys::put_at(input.as_fd(), 0).map_err(failed())?;
+    }
     // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
     drop(descriptors);
     let rules = match backend {

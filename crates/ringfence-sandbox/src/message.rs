@@ -183,8 +183,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one
-/// for each of `shown`, and that of the way out.
+/// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
+/// each of `shown`, standard input if it has one, and that of the way out if there is one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<OsString>,
@@ -196,6 +196,7 @@ pub(crate) struct Order {
     pub(crate) shown: Vec<ShownDirectory>,
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_kept: bool,
+    pub(crate) has_input: bool,
     /// Whether there is a way out; its socket is the last descriptor.
     pub(crate) egress: bool,
 }
@@ -308,7 +309,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.flag(self.memory_kept).flag(self.egress);
+        text.flag(self.memory_kept).flag(self.has_input).flag(self.egress);
         memory_file(&text.0)
     }
 
@@ -330,6 +331,7 @@ impl Order {
                 })
             })?,
             memory_kept: reader.flag()?,
+            has_input: reader.flag()?,
             egress: reader.flag()?,
         })
     }

@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
                 Some(EndedBy::Timeout)
             } else if self.is_out_of_memory() {
                 Some(EndedBy::Memory)
-            } else if self.streams.iter().any(|tap| tap.kept.total() > flood) {
+            } else if self.job.input.is_none() && self.streams.iter().any(|tap| tap.kept.total() > flood) {
                 Some(EndedBy::Output)
             } else {
                 None

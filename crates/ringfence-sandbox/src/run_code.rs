@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_kernel::{
     Bit, Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
-    Place, Plan, Preview, Progress, Registry, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
+    Place, Plan, Preview, Progress, Registry, Review, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -358,8 +358,8 @@ impl Tool for RunCode {
         limits.longest_run_time + limits.call_time
     }
 
-    fn wants_review(&self, work: &Work) -> bool {
-        matches!(work, Work::Keep(left) if left.review)
+    fn wants_review(&self, work: &Work) -> Option<Review> {
+        matches!(work, Work::Keep(left) if left.review).then_some(Review::WISHED)
     }
 
     fn follow(&self, mut report: Report) -> Next<Report, Work> {
@@ -423,6 +423,7 @@ impl RunCode {
             view: &view,
             toolchains: &self.jail.toolchains,
             egress: way.as_mut().and_then(|way| way.socket()),
+            input: None,
         };
         let mut ended = sandbox.run(&job, &Keeper { cx, way: way.as_deref() }).map_err(|failure| failed(&failure))?;
         let upper = ended.upper.take();

@@ -198,6 +198,7 @@ fn run_in(
     let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
     descriptors.extend(places.iter().map(Place::descriptor));
+    descriptors.extend(job.input.map(AsFd::as_fd));
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
     if descriptors.len() >= sys::MOST_DESCRIPTORS {
@@ -225,6 +226,7 @@ fn order(job: &Job<'_>, env: Vec<CString>, places: &[Place<'_>], memory_kept: bo
         limits: job.limits.clone(),
         shown: views.zip(places).map(|(shown, place)| described(shown, place)).collect::<Result<_, _>>()?,
         memory_kept,
+        has_input: job.input.is_some(),
         egress: job.egress.is_some(),
     })
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::Context;
+use ringfence_kernel::{Context, ToolError};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
@@ -20,11 +20,20 @@ pub(crate) fn block_on<T>(
     within: Duration,
     work: impl Future<Output = Result<T, WebError>>,
 ) -> Result<T, WebError> {
+    wait_for(|| cx.check(), within, work)
+}
+
+/// The same for work that is no call's. `check` fails as soon as nobody waits any more.
+pub(crate) fn wait_for<T>(
+    check: impl Fn() -> Result<(), ToolError>,
+    within: Duration,
+    work: impl Future<Output = Result<T, WebError>>,
+) -> Result<T, WebError> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(WebError::Start)?;
     let result = runtime.block_on(async {
         tokio::select! {
             biased;
-            error = unwanted(cx) => Err(error),
+            error = unwanted(check) => Err(error),
             result = work => result,
             () = sleep(within) => Err(WebError::Slow("the request", within.as_secs_f64())),
         }
@@ -35,9 +44,9 @@ pub(crate) fn block_on<T>(
 }
 
 /// Comes back when nobody waits any more.
-async fn unwanted(cx: &Context<'_>) -> WebError {
+async fn unwanted(check: impl Fn() -> Result<(), ToolError>) -> WebError {
     loop {
-        if let Err(stopped) = cx.check() {
+        if let Err(stopped) = check() {
             return WebError::Unwanted(stopped);
         }
         sleep(ASK_EVERY).await;

@@ -25,7 +25,7 @@ use crate::target::Target;
 const AGENT: &str = concat!("ringfence/", env!("CARGO_PKG_VERSION"));
 
 /// More header lines than this are not taken.
-const MOST_HEADERS: usize = 256;
+pub(crate) const MOST_HEADERS: usize = 256;
 
 /// What is asked of a host.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ async fn read(target: &Target, answer: Response<Incoming>, most: usize) -> Resul
     Ok(Answer { status: head.status, headers: head.headers, body: sink.bytes, truncated })
 }
 
-fn request(target: &Target, ask: &Ask) -> Result<Request<Full<Bytes>>, WebError> {
+pub(crate) fn request(target: &Target, ask: &Ask) -> Result<Request<Full<Bytes>>, WebError> {
     let bad = |_| WebError::Url("cannot be sent as it is".to_owned());
     let mut request = Request::new(Full::new(ask.body.clone()));
     *request.method_mut() = ask.method.clone();
@@ -142,7 +142,7 @@ fn request(target: &Target, ask: &Ask) -> Result<Request<Full<Bytes>>, WebError>
 }
 
 /// What hyper says, with its cause.
-fn words(error: &hyper::Error) -> String {
+pub(crate) fn words(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

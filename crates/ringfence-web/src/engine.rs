@@ -59,7 +59,7 @@ impl Kind {
 
 /// A key that no text ever shows.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(String);
+pub struct Key(pub(crate) String);
 
 impl Key {
     pub fn new(key: String) -> Self {

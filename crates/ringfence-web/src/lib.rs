@@ -8,6 +8,7 @@ mod call;
 mod client;
 mod decompress;
 mod egress;
+mod endpoint;
 mod engine;
 mod error;
 mod hello;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use ringfence_kernel::{NameTaken, Registry};
 
 pub use egress::Proxy;
+pub use endpoint::{Endpoint, Head, Message};
 pub use engine::{Engine, Key, Kind};
 pub use net::{Net, Resolver, SystemResolver, Trust};
 pub use target::PrivateHosts;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, load};
+use ringfence::config::{Environment, Flags, Variables, load};
 use ringfence::sessions::Sessions;
 use ringfence::take_part;
 use ringfence::wire::{Seat, Wired, wire_own};
@@ -122,6 +122,7 @@ fn world() -> (tempfile::TempDir, Wired, Tap) {
         user: None,
         editor: None,
         no_color: true,
+        variables: Variables::default(),
         program: std::env::current_exe().unwrap(),
     };
     let workspace = root.join("ws");
@@ -132,7 +133,7 @@ fn world() -> (tempfile::TempDir, Wired, Tap) {
     let flags = Flags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..Flags::default() };
     let settings = load(&flags, &environment).unwrap();
     let tap = Tap::default();
-    let seat = Seat { resumed: None, ear: Some(Box::new(tap.clone())) };
+    let seat = Seat { ear: Some(Box::new(tap.clone())), ..Seat::default() };
     (directory, wire_own(settings, &environment, Box::new(nobody()), seat).unwrap(), tap)
 }
 

@@ -21,6 +21,7 @@ use crate::agent::{AgentOptions, NoModel, SessionError, Voice, agent};
 use crate::approve::{Approve, at_terminal, nobody};
 use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
 use crate::doctor::examine;
+use crate::foreign::check;
 use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
 use crate::mcp::ServeError;
 use crate::mcp::clients::{Places, find};
@@ -356,7 +357,13 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Doctor { json } => {
             let workspace = workspace_of(&settings, &environment).ok();
             let clients = find(Places::of(&environment, workspace.as_deref()));
-            let (text, well) = examine(&environment.program, settings.run_code.fallback, &clients, json);
+            let (text, well) = examine(
+                &environment.program,
+                settings.run_code.fallback,
+                &clients,
+                &check(&settings, &environment),
+                json,
+            );
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
@@ -372,14 +379,14 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             explain(&wired, tool, json)
         }
         Command::Policy { command: PolicyCommand::Show } => {
-            print(&policy_text::show(&unasked(settings, &environment)?.settings.rules()), SUCCESS)
+            print(&policy_text::show(&unasked(alone(settings), &environment)?.settings.rules()), SUCCESS)
         }
         Command::Changes(command) => changes(&wire_for_person(settings, &environment, None)?, command),
         Command::Policy { command: PolicyCommand::Grants { command } } => {
             tell(grants(&settings, &environment, command)?)
         }
         Command::Policy { command: PolicyCommand::Trust { revoke } } => {
-            let wired = wire(settings, &environment, Box::new(nobody()))?;
+            let wired = wire(alone(settings), &environment, Box::new(nobody()))?;
             tell(if revoke { distrust(&wired)? } else { trust(&wired, &environment)? })
         }
         Command::Audit { command } => audit(&settings.state, command),
@@ -422,6 +429,11 @@ fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
     print(&if std::io::stdout().is_terminal() { visible(&text) } else { text }, SUCCESS)
 }
 
+/// Without the tools of other programs, for what does not need them started.
+fn alone(settings: Settings) -> Settings {
+    Settings { mcp_servers: Vec::new(), ..settings }
+}
+
 /// A host that makes no call, and so asks nobody.
 fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
     let wired = wire(settings, environment, Box::new(nobody()))?;
@@ -431,7 +443,7 @@ fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireE
 
 /// Says what the workspace's own file brought up.
 pub(crate) fn warn_of(wired: &Wired) {
-    for warning in wired.offered.iter().filter_map(Offered::warning) {
+    for warning in wired.offered.iter().filter_map(Offered::warning).chain(wired.warnings.iter().cloned()) {
         complain(&format!("warning: {warning}"));
     }
 }
@@ -580,7 +592,7 @@ fn tools(wired: &Wired, format: Format) -> String {
         Format::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
-            catalog.list().map(|tool| line(tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
+            catalog.list().map(|tool| line(&tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
         }
     }
 }

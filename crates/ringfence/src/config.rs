@@ -13,7 +13,9 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use ringfence_fs::{Durability, NameRule, Rights};
-use ringfence_kernel::{Choice, Decision, Dialect, Layer, Limits, NET, Preset, Rule, RuleText, Rules, SEARCH, nearest};
+use ringfence_kernel::{
+    Choice, Decision, Dialect, Layer, Limits, MCP, NET, Preset, Rule, RuleText, Rules, SEARCH, nearest,
+};
 use ringfence_sandbox::Fallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::agents_config::{AgentKeys, FsKeys, ModelSettings};
 use crate::approve::Approve;
 use crate::limits_config::LimitKeys;
+use crate::mcp_config::{ForeignServer, ServerKeys, servers};
 use crate::rules_config::{Format, RuleFile};
 use crate::web_config::{Web, WebKeys, web};
 
@@ -158,6 +161,8 @@ pub struct Settings {
     /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
     pub web: Web,
+    /// Programs whose tools join ours.
+    pub mcp_servers: Vec<ForeignServer>,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
@@ -198,6 +203,8 @@ pub enum ConfigError {
     Attended,
     #[error("the config is wrong: {0}")]
     Web(String),
+    #[error("the config is wrong: {0}")]
+    Mcp(String),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -262,6 +269,7 @@ struct ConfigFile {
     approval: ApprovalKeys,
     run_code: RunCodeKeys,
     web: WebKeys,
+    mcp_servers: BTreeMap<String, ServerKeys>,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
@@ -380,6 +388,9 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let (web, without) =
         web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned()).map_err(ConfigError::Web)?;
     warnings.extend(without);
+    let (mcp_servers, without) =
+        servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Mcp)?;
+    warnings.extend(without);
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
@@ -416,6 +427,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         // What the owner of the machine calls by a name is called so for everybody.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
+        mcp_servers,
         warnings,
     })
 }
@@ -534,8 +546,11 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
 
 /// A rule about a mount that is not there may be a rule for another day, or a slip.
 fn warn_of_mount(rule: &Rule, mounts: &[Mounted]) -> Option<String> {
-    let known: Vec<&str> =
-        mounts.iter().map(|mount| mount.alias.as_str()).chain(["workspace", "project", "state", NET, SEARCH]).collect();
+    let known: Vec<&str> = mounts
+        .iter()
+        .map(|mount| mount.alias.as_str())
+        .chain(["workspace", "project", "state", MCP, NET, SEARCH])
+        .collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     let source = rule.source().unwrap_or_default();

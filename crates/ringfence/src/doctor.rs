@@ -1,5 +1,5 @@
-//! What `ringfence doctor` says: which walls stand on this machine for this user, which clients go around the fence, and
-//! what to do about that.
+//! What `ringfence doctor` says: which walls stand on this machine for this user, which clients go around the fence, which
+//! servers of others start, and what to do about that.
 //!
 //! Not here: trying the walls (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
 
@@ -10,15 +10,22 @@ use clap::ValueEnum as _;
 use ringfence_sandbox::{Fallback, Standing, Wall, falls_back, probe};
 use serde_json::json;
 
+use crate::foreign::Checked;
 use crate::mcp::clients::{Found, Gate};
 
 /// Tries the walls, and says whether programs can be run: the text, and whether they can.
-pub(crate) fn examine(program: &Path, fallback: Fallback, clients: &[Found], json: bool) -> (String, bool) {
+pub(crate) fn examine(
+    program: &Path,
+    fallback: Fallback,
+    clients: &[Found],
+    servers: &[Checked],
+    json: bool,
+) -> (String, bool) {
     let walls = probe(program);
     let verdict = Verdict::of(&walls, fallback);
     let text = match json {
-        true => json!({"walls": walls, "clients": clients}).to_string(),
-        false => as_text(&walls, &verdict) + &gates(clients),
+        true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
+        false => as_text(&walls, &verdict) + &gates(clients) + &started(servers),
     };
     (text, !matches!(verdict, Verdict::Never(_)))
 }
@@ -85,6 +92,15 @@ fn gates(clients: &[Found]) -> String {
         }
     }
     text
+}
+
+/// A line for each server whose tools join ours.
+fn started(servers: &[Checked]) -> String {
+    let line = |Checked { name, starts, note }: &Checked| {
+        let mark = if *starts { "ok" } else { "--" };
+        format!("\n{mark}  MCP server {name}: {note}")
+    };
+    servers.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -86,6 +86,9 @@ const MIGRATIONS: &[&str] = &[
     );
     CREATE INDEX entries_of_sessions ON entries (session, number);
 ",
+    "
+    CREATE TABLE definitions (tool TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+",
 ];
 
 /// What the API keeps.
@@ -140,6 +143,21 @@ impl SqliteStore {
     pub fn distrust(&self, directory: &str) -> Result<bool, StoreLost> {
         self.read(false, |connection| {
             Ok(connection.execute("DELETE FROM trusted WHERE directory = ?1", [directory])? > 0)
+        })
+    }
+
+    /// The digest of what the server of this tool said about it when it was last used.
+    pub fn definition(&self, tool: &str) -> Result<Option<String>, StoreLost> {
+        self.read(None, |connection| {
+            let query = "SELECT digest FROM definitions WHERE tool = ?1";
+            Ok(connection.query_row(query, [tool], |row| row.get(0)).optional()?)
+        })
+    }
+
+    pub fn remember_definition(&self, tool: &str, digest: &str) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            connection.execute("INSERT OR REPLACE INTO definitions (tool, digest) VALUES (?1, ?2)", [tool, digest])?;
+            Ok(())
         })
     }
 

@@ -23,6 +23,7 @@ use ringfence_sandbox::{Jail, Toolchain};
 use ringfence_web::{Net, Proxy};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
+use crate::foreign::{Joined, join};
 use crate::log::{All, LogLines};
 use crate::mcp::roots::{Narrowed, Roots};
 use crate::mode::{Modes, Tightened};
@@ -47,6 +48,8 @@ pub struct Wired {
     pub offered: Option<Offered>,
     /// Every directory that tools reach; the first is the workspace.
     pub mounts: Vec<MountSpec>,
+    /// What the user should know about the servers whose tools were to join.
+    pub warnings: Vec<String>,
 }
 
 /// Why a host could not be put together.
@@ -213,7 +216,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     };
     let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
     let mounts = mounts(&settings, environment, &path, run.as_deref())?;
-    let (directories, directory) = (directories(&mounts), name_of(&mounts.0));
+    let (mut directories, directory) = (directories(&mounts), name_of(&mounts.0));
     let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
     let mut fence = fence(&settings, mounts)?;
     guard_workflow(&mut fence, &settings, run.as_deref())?;
@@ -224,6 +227,10 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         ringfence_sandbox::register(&mut registry, jail)?;
     }
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
+    let joined = match who {
+        Who::Person => Joined::default(),
+        Who::Agent | Who::Own(..) | Who::Client(_) => join(&mut registry, &settings, environment)?,
+    };
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     let store = SqliteStore::new(&settings.state);
@@ -264,6 +271,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         bits: Bits::default(),
     };
     been_through.iter().for_each(|bit| session.bits.raise(bit));
+    directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;
     grants.retain(|grant| grant.is_about(&directories));
@@ -281,7 +289,8 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
-    Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount })
+    let warnings = joined.warnings;
+    Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount, warnings })
 }
 
 /// A number of the system would come back in the next container.
@@ -341,19 +350,21 @@ fn fence(settings: &Settings, (workspace, others): (MountSpec, Vec<MountSpec>)) 
 
 /// Where programs run on the workspace. The first one starts it.
 fn jail(fence: &Fence, settings: &Settings, environment: &Environment, net: &Arc<Net>) -> Option<Jail> {
+    let jails = jails(settings, environment);
+    let toolchains = jails.toolchains.clone();
+    let egress: Arc<dyn Egress> = Arc::new(Proxy::new(Arc::clone(net)));
+    let workspace = fence.workspace(workspace_alias(settings))?;
+    Some(Jail { workspace, settings: jails, toolchains, egress: Some(egress) })
+}
+
+/// What jails are made of.
+pub(crate) fn jails(settings: &Settings, environment: &Environment) -> ringfence_sandbox::Settings {
     let RunCode { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
     let home = environment.home.as_deref().filter(|_| *detect_toolchains);
     let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
     toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
-    let jails = ringfence_sandbox::Settings {
-        program: environment.program.clone(),
-        pool: *waiting_jails,
-        toolchains: toolchains.clone(),
-        fallback: *fallback,
-    };
-    let egress: Arc<dyn Egress> = Arc::new(Proxy::new(Arc::clone(net)));
-    let workspace = fence.workspace(workspace_alias(settings))?;
-    Some(Jail { workspace, settings: jails, toolchains, egress: Some(egress) })
+    let (program, pool) = (environment.program.clone(), *waiting_jails);
+    ringfence_sandbox::Settings { program, pool, toolchains, fallback: *fallback }
 }
 
 const fn workspace_alias(settings: &Settings) -> &'static str {

@@ -705,11 +705,11 @@ fn no_path_whatever_leads_out_breaks_a_call_or_shows_where_the_workspace_is() {
 fn no_arguments_whatever_break_a_call() {
     let world = World::in_memory(Setup::default());
     let outside = snapshot(&world.outside);
-    let tools: Vec<&'static str> = world.session.catalog.list().map(|definition| definition.name).collect();
+    let tools: Vec<String> = world.session.catalog.list().map(|definition| definition.name.to_string()).collect();
     let word = r#"[{}\[\]":,a-z0-9\\ue+. -]{0,40}"#;
     let text = prop_oneof![any::<String>(), word, word.prop_map(|word| format!(r#"{{"path":"f.txt",{word}}}"#))];
     check(256, &(select(tools), text), |(tool, arguments)| {
-        let answer = world.call_text(tool, &arguments);
+        let answer = world.call_text(&tool, &arguments);
         reply(&answer);
         assert_ne!(answer.error, Some(ErrorKind::Internal), "{tool} {arguments}: {}", answer.text);
     });

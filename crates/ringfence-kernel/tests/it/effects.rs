@@ -71,7 +71,7 @@ async fn a_plan_that_does_more_than_its_tool_says_is_refused() {
 
 #[test]
 fn what_is_said_about_a_tool_follows_from_its_verbs() {
-    let cases: [(&'static [Verb], [bool; 3]); 8] = [
+    let cases: [(&'static [Verb], [bool; 3]); 9] = [
         (&[], [true, false, false]),
         (&[Verb::List, Verb::Read], [true, false, false]),
         (&[Verb::Fetch], [true, false, true]),
@@ -79,6 +79,7 @@ fn what_is_said_about_a_tool_follows_from_its_verbs() {
         (&[Verb::Read, Verb::Overwrite], [false, true, false]),
         (&[Verb::Delete], [false, true, false]),
         (&[Verb::Run], [false, true, false]),
+        (&[Verb::External], [false, true, true]),
         (&Verb::ALL, [false, true, true]),
     ];
     for (verbs, expected) in cases {

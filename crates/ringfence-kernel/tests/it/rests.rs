@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{
     Answered, ApprovalResponse, Bits, CODE, Choice, Context, Dialect, ErrorKind, Face, Host, Limits, Listener,
-    MemoryStore, Next, Parts, Place, Plan, Policy, Preset, Preview, Principal, Progress, Registry, Reply, Session,
-    Ticket, Tool, ToolCall, ToolError, Touch, Verb,
+    MemoryStore, Next, Parts, Place, Plan, Policy, Preset, Preview, Principal, Progress, Registry, Reply, Review,
+    Session, Ticket, Tool, ToolCall, ToolError, Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,8 +86,8 @@ impl Tool for Program {
         Ok(Did { committed, approved: ticket.approved(), refused: None, left })
     }
 
-    fn wants_review(&self, work: &Work) -> bool {
-        matches!(work, Work::Keep(args) if args.review)
+    fn wants_review(&self, work: &Work) -> Option<Review> {
+        matches!(work, Work::Keep(args) if args.review).then_some(Review::WISHED)
     }
 
     fn follow(&self, mut outcome: Did) -> Next<Did, Work> {

@@ -6,8 +6,8 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_kernel::{
-    Assurance, Bit, BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, NET, Place, Policy, Preset, Principal,
-    Question, Rule, Rules, SEARCH, Session, Touch, Verb, Verdict,
+    Assurance, Bit, BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, MCP, NET, Place, Policy, Preset,
+    Principal, Question, Rule, Rules, SEARCH, Session, Touch, Verb, Verdict,
 };
 use serde_json::{Value, json};
 
@@ -323,13 +323,35 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(!about(json!({"decision": "deny", "path": "**"}), touch(Verb::Run, "python")));
     assert!(!about(json!({"decision": "deny", "host": "*"}), touch(Verb::Run, "python")));
     assert!(about(json!({"decision": "deny", "effect": "run"}), touch(Verb::Run, "python")));
+    let call = |place: &str| {
+        let place = Place { mount: MCP.into(), given: place.to_owned(), shown: place.to_owned(), ..Place::default() };
+        Touch { verb: Verb::External, place }
+    };
+    // What is said about files is not said about other programs' tools, unless the rule says that it is.
+    assert!(!about(json!({"decision": "deny", "path": "**"}), call("github/list")));
+    assert!(!about(json!({"decision": "deny", "secret": true}), call("github/.env")));
+    assert!(about(json!({"decision": "deny", "effect": "external"}), call("github/list")));
+    assert!(about(json!({"decision": "deny", "effect": "external", "path": "github/*"}), call("github/list")));
+    assert!(!about(json!({"decision": "deny", "effect": "external", "path": "github/*"}), call("other/list")));
+    assert!(about(json!({"decision": "deny", "mount": "mcp", "path": "github/*"}), call("github/list")));
+    assert!(!about(json!({"decision": "deny", "mount": "mcp"}), write("github/list")));
+    let allows = |text: Value| decide_with(&user([text]), &[call("github/list")], &[]).decision == Allow;
+    assert!(!allows(json!({"decision": "allow", "path": "**"})));
+    assert!(allows(json!({"decision": "allow", "effect": "external", "path": "github/**"})));
+    let asked = decide_with(&user([]), &[call("github/list")], &[]);
+    assert_eq!((asked.decision, asked.assurance), (Ask, Assurance::Person));
+    assert_eq!(asked.reason, "this would call the external tool `github/list`, which cannot be undone");
+    assert_eq!(
+        asked.grant.unwrap(),
+        r#"{ decision = "allow", tool = "write_file", effect = "external", path = "github/list" }"#
+    );
     assert!(about(json!({"decision": "deny", "secret": true}), write(".env")));
     assert!(!about(json!({"decision": "deny", "secret": true}), write("a")));
     assert!(about(json!({"decision": "deny", "protected": true, "secret": false}), write(".git/x")));
     let groups = [
         // What moves can be read under its new name.
-        ("look", [true, true, false, false, true, false, false, false, false]),
-        ("change", [false, false, true, true, true, true, false, false, false]),
+        ("look", [true, true, false, false, true, false, false, false, false, false]),
+        ("change", [false, false, true, true, true, true, false, false, false, false]),
     ];
     for (word, expected) in groups {
         let is = Verb::ALL.map(|verb| about(json!({"decision": "deny", "effect": word}), touch(verb, "a:1")));
@@ -344,7 +366,7 @@ fn a_rule_is_about_what_its_keys_say() {
     let allowed = user([json!({"decision": "ask"})])
         .with(Layer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
     let is = Verb::ALL.map(|verb| decide(&allowed, verb, "a:1") == Allow);
-    assert_eq!(is, [true, true, false, false, false, false, false, false, false]);
+    assert_eq!(is, [true, true, false, false, false, false, false, false, false, false]);
 }
 
 #[test]

@@ -221,6 +221,7 @@ fn check_moved(world: &World, view: &ringfence_kernel::View, place: &Path) {
         view,
         toolchains: &[],
         egress: None,
+        input: None,
     };
     match world.sandbox.run(&job, &crate::world::Seen::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),

@@ -1,14 +1,16 @@
 //! Who dies with whom, who comes back, and what is left of many.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{Failure, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
@@ -27,6 +29,45 @@ fn there_is_no_network_but_loopback() {
              print(os.getuid(), os.geteuid(), open('/proc/net/dev').read().count(':'))\n",
         );
         assert_eq!(ended.stdout.text(), "b'hi'\nNetwork is unreachable\n1000 1000 1\n", "{}", ended.stderr.text());
+    });
+}
+
+/// Says the next line when it hears an answer to the last one.
+struct Talker {
+    input: Mutex<Option<File>>,
+    heard: Mutex<Vec<u8>>,
+}
+
+impl Watch for Talker {
+    fn output(&self, stream: Stream, bytes: &[u8]) {
+        let mut heard = self.heard.lock().unwrap();
+        heard.extend(bytes);
+        let lines = heard.iter().filter(|&&byte| byte == b'\n').count();
+        let mut input = self.input.lock().unwrap();
+        match input.as_mut().filter(|_| stream == Stream::Out) {
+            Some(file) if lines < 3 => file.write_all(format!("line {lines}\n").as_bytes()).unwrap(),
+            // The program reads to the end, and that is here.
+            _ => *input = None,
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_program_can_be_talked_to() {
+    everyone("lives::a_program_can_be_talked_to", || {
+        let world = World::new();
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let talker = Talker { input: Mutex::new(Some(ours.into())), heard: Mutex::default() };
+        let script = "echo ready; while read line; do echo \"got $line\"; done; echo over";
+        let argv = ["bash", "/run/ringfence/main"];
+        let ended = world.run_talking(&world.view(), &argv, script, &talker, Some(&theirs)).unwrap();
+        assert_eq!(ended.stdout.text(), "ready\ngot line 1\ngot line 2\nover\n", "{}", ended.stderr.text());
+        // Who is not talked to has nothing to read.
+        assert_eq!(world.says("cat; echo over"), "over\n");
     });
 }
 

@@ -240,6 +240,18 @@ impl World {
         script: &str,
         watch: &dyn Watch,
     ) -> Result<Ended, Failure> {
+        self.run_talking(view, argv, script, watch, None)
+    }
+
+    /// The same with something to read on standard input.
+    pub(crate) fn run_talking(
+        &self,
+        view: &View,
+        argv: &[&str],
+        script: &str,
+        watch: &dyn Watch,
+        input: Option<&OwnedFd>,
+    ) -> Result<Ended, Failure> {
         let job = Job {
             argv: argv.iter().map(Into::into).collect(),
             script: Script { name: "main", bytes: script.into() },
@@ -248,6 +260,7 @@ impl World {
             view,
             toolchains: &self.toolchains,
             egress: None,
+            input,
         };
         self.sandbox.run(&job, watch)
     }

@@ -236,7 +236,7 @@ async fn prompted(talk: &mut Talk, prompt: &str, signals: &mut Signals) -> Optio
 
 fn tools(agent: &Agent) -> String {
     let line = |name: &str, text: &str| format!("{name}  {}\n", first_sentence(text));
-    agent.session.catalog.list().map(|tool| line(tool.name, &tool.description)).collect()
+    agent.session.catalog.list().map(|tool| line(&tool.name, &tool.description)).collect()
 }
 
 /// What the person sees.

@@ -112,6 +112,8 @@ max_fetch_redirects = 36
 max_fetch_duration = 37
 max_fetch_connect_duration = 38
 max_fetch_first_byte_duration = 39
+max_mcp_duration = 40
+max_mcp_bytes = 41
 max_tool_operation_duration = "13s"
 max_approval_duration = 14
 
@@ -126,6 +128,16 @@ allow_private = ["wiki.internal:443"]
 [web.search]
 engine = "searxng"
 url = "http://127.0.0.1:8888/"
+key_env = "SEARCH_KEY"
+
+[mcp_servers.far]
+command = "far"
+args = ["-x"]
+env = ["SEARCH_KEY"]
+jail = false
+timeout = "40s"
+[mcp_servers.web]
+url = "http://127.0.0.1:8888/mcp"
 key_env = "SEARCH_KEY"
 
 [tools]
@@ -163,10 +175,15 @@ fn every_key_as_json() -> String {
             "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
             "max_fetch_bytes": 33, "max_fetch_text_bytes": 34, "max_fetch_header_bytes": 35, "max_fetch_redirects": 36,
             "max_fetch_duration": 37, "max_fetch_connect_duration": 38, "max_fetch_first_byte_duration": 39,
+            "max_mcp_duration": 40, "max_mcp_bytes": 41,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
+        "mcp_servers": {
+            "far": {"command": "far", "args": ["-x"], "env": ["SEARCH_KEY"], "jail": false, "timeout": "40s"},
+            "web": {"url": "http://127.0.0.1:8888/mcp", "key_env": "SEARCH_KEY"},
+        },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
         "workspaces": {"site": "~/site"},
@@ -243,6 +260,8 @@ fn check_every_key(settings: &Settings) {
         fetch_time: Duration::from_secs(37),
         fetch_connect_time: Duration::from_secs(38),
         fetch_first_byte_time: Duration::from_secs(39),
+        mcp_time: Duration::from_secs(40),
+        mcp_bytes: 41,
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
         denials_in_a_row: 20,
@@ -251,6 +270,9 @@ fn check_every_key(settings: &Settings) {
     let engine = Engine::new(Kind::SearXng, Some("http://127.0.0.1:8888/"), Some(Key::new("k-secret".to_owned())));
     assert_eq!(settings.web.engine, Some(engine.unwrap()));
     assert_eq!(settings.web.private, PrivateHosts::parse(&["wiki.internal:443".to_owned()]).unwrap());
+    // Of variables and keys nothing is shown but that they are there.
+    let servers = r#"[ForeignServer { name: "far", way: Program(Program { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false }), timeout: Some(40s) }, ForeignServer { name: "web", way: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
+    assert_eq!(format!("{:?}", settings.mcp_servers), servers);
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
     assert_eq!(settings.tools.allow, Some(["read_file", "list_dir"].map(str::to_owned).into()));
@@ -266,6 +288,34 @@ fn every_key_is_heard_in_toml_and_in_json_by_user_and_owner() {
             check_every_key(&layers.load(&Flags::default()).unwrap());
         }
     }
+}
+
+#[test]
+fn a_server_of_others_is_named_plainly_and_reached_in_one_way() {
+    let cases = [
+        ("[mcp_servers.a]\n", "it has no `command` and no `url`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nurl = \"http://x/\"\n", "is one or the other"),
+        ("[mcp_servers.a]\nurl = \"http://x/\"\njail = false\n", "are for a `command`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nkey_env = \"K\"\n", "`key_env` is for a `url`"),
+        ("[mcp_servers.a]\ncommand = \"./x\"\n", "an absolute path"),
+        ("[mcp_servers.a]\ncommand = \"\"\n", "`command` is empty"),
+        ("[mcp_servers.a__b]\ncommand = \"x\"\n", "`mcp_servers.a__b`: a name is at most 20"),
+        ("[mcp_servers.\"a/b\"]\ncommand = \"x\"\n", "a name is at most 20"),
+        ("[mcp_servers.A]\ncommand = \"x\"\n", "a name is at most 20"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nenv = \"K\"\n", "expected a sequence"),
+    ];
+    for (text, problem) in cases {
+        let layers = Layers::new();
+        layers.write("config/config.toml", text);
+        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+    let layers = Layers::new();
+    layers.write("config/config.toml", "[mcp_servers.a]\ncommand = \"x\"\nenv = [\"NOT_SET\"]\n");
+    layers.write("managed/config.toml", "[mcp_servers.a]\ncommand = \"owners\"\n");
+    let settings = layers.load(&Flags::default()).unwrap();
+    let shown = format!("{:?}", settings.mcp_servers);
+    assert!(shown.contains("owners") && shown.contains("jail: true") && settings.warnings.is_empty(), "{shown}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod cli;
 mod config;
 mod crash;
 mod example;
+mod foreign;
 mod leaks;
 mod mcp;
 mod mcp_approval;

@@ -1,0 +1,126 @@
+//! A service that the user wrote down, and a message to it: for ourselves, not for agents.
+//!
+//! A message goes to that very URL, wherever it leads, and is not sent on to another. What comes back is taken piece by
+//! piece by the one who asked, who says when it is enough; the time is bounded here.
+//!
+//! Not here: what is said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioIo;
+use ringfence_kernel::ToolError;
+use tokio::task::JoinSet;
+
+use crate::call::wait_for;
+use crate::client::{Ask, MOST_HEADERS, header, location, request, words};
+use crate::engine::Key;
+use crate::error::WebError;
+use crate::net::Net;
+use crate::target::Target;
+
+/// Bytes of headers that a service may send.
+const HEADER_BYTES: usize = 64 << 10;
+
+/// Where messages go.
+#[derive(Debug)]
+pub struct Endpoint {
+    net: Arc<Net>,
+    target: Target,
+    key: Option<Key>,
+}
+
+/// One message.
+#[derive(Debug)]
+pub struct Message<'a> {
+    pub body: Vec<u8>,
+    pub headers: &'a [(&'a str, &'a str)],
+    /// How long all of it may take.
+    pub within: Duration,
+}
+
+/// What the service said before the body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub status: u16,
+    pub content_type: String,
+    /// The header that was asked for, if it was there.
+    pub header: Option<String>,
+}
+
+impl Endpoint {
+    /// Reads the URL. Nothing is sent yet. Fails with what is wrong with it.
+    pub fn new(net: &Net, url: &str, key: Option<Key>) -> Result<Self, String> {
+        let parsed = url::Url::parse(url).map_err(|problem| problem.to_string())?;
+        let net = net.also_to(&parsed);
+        let target = Target::parse(url, net.private()).map_err(|problem| problem.to_string())?;
+        Ok(Self { net: Arc::new(net), target, key })
+    }
+
+    /// Posts a message. `take` gets the head and each piece of the body, and is true when it has enough. `check` fails as
+    /// soon as nobody waits any more.
+    pub fn post(
+        &self,
+        message: &Message<'_>,
+        wanted: &str,
+        check: impl Fn() -> Result<(), ToolError>,
+        take: impl FnMut(&Head, &[u8]) -> bool,
+    ) -> Result<Head, ToolError> {
+        Ok(wait_for(check, message.within, self.exchange(message, wanted, take))?)
+    }
+
+    async fn exchange(
+        &self,
+        message: &Message<'_>,
+        wanted: &str,
+        mut take: impl FnMut(&Head, &[u8]) -> bool,
+    ) -> Result<Head, WebError> {
+        let broken =
+            |cause: hyper::Error| WebError::Protocol { host: self.target.host().to_string(), cause: words(&cause) };
+        let wire = self.net.open(&self.target, message.within).await?;
+        let mut builder = http1::Builder::new();
+        builder.max_headers(MOST_HEADERS).max_header_size(HEADER_BYTES);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(wire)).await.map_err(broken)?;
+        // It ends with this message, whatever comes.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        let mut asked = request(&self.target, &self.ask(message)?)?;
+        asked.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let (answer, mut body) = sender.send_request(asked).await.map_err(broken)?.into_parts();
+        if location(answer.status, &answer.headers).is_some() || answer.status == StatusCode::NOT_MODIFIED {
+            return Err(WebError::Backend(format!("`{}` sends on to another place", self.target.host())));
+        }
+        let text = |name: &str| answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into());
+        let content_type = text(CONTENT_TYPE.as_str()).unwrap_or_default();
+        let head = Head { status: answer.status.as_u16(), content_type, header: text(wanted) };
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(broken)?;
+            if frame.data_ref().is_some_and(|bytes| take(&head, bytes)) {
+                break;
+            }
+        }
+        Ok(head)
+    }
+
+    fn ask(&self, message: &Message<'_>) -> Result<Ask, WebError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        if let Some(key) = &self.key {
+            let wrong = |_| WebError::Backend("the key has a character that no header has".to_owned());
+            let mut value = HeaderValue::try_from(format!("Bearer {}", key.0)).map_err(wrong)?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        for (name, value) in message.headers {
+            let (name, value) = header(name, value).map_err(WebError::Backend)?;
+            headers.insert(name, value);
+        }
+        Ok(Ask { method: Method::POST, headers, body: Bytes::from(message.body.clone()) })
+    }
+}

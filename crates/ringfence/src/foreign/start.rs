@@ -1,0 +1,246 @@
+//! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
+//!
+//! In the jail it has no network and no file of the user's: it sees an empty workspace, and what it writes is gone with it.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File};
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{Shown, View};
+use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Stream, Watch};
+use ringfence_web::{Endpoint, Net};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::line::{Line, Trouble};
+use super::pipes::{Hold, Inbox, Pipes, write_all};
+use super::posts::Posts;
+use crate::config::{Environment, Settings, Variables};
+use crate::launch::{Launched, serve};
+use crate::mcp_config::{Program, Way};
+use crate::wire::jails;
+
+/// What a program outside of the jail gets of our environment, besides what the user names.
+const BASICS: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR"];
+
+/// Below the state directory: what servers in the jail see as their workspace. It stays empty.
+const EMPTY: &str = "mcp-empty";
+
+/// A server may be there as long as we are.
+const LIFETIME: Duration = Duration::from_hours(10_000);
+
+/// Bytes of output that the jail keeps. We have read it by then.
+const KEPT: u64 = 4 << 10;
+
+/// What servers are started with.
+#[derive(Debug)]
+pub(crate) struct Starter {
+    jails: ringfence_sandbox::Settings,
+    limits: JailLimits,
+    empty: PathBuf,
+    /// One for all servers, from the first on that needs it.
+    sandbox: Mutex<Option<Arc<Sandbox>>>,
+    basics: Variables,
+    net: Net,
+}
+
+impl Starter {
+    pub(crate) fn new(settings: &Settings, environment: &Environment) -> Self {
+        let limits = &settings.limits;
+        let basics = BASICS.iter().filter_map(|name| environment.variables.0.get_key_value(*name));
+        Self {
+            jails: ringfence_sandbox::Settings { pool: 0, ..jails(settings, environment) },
+            limits: JailLimits {
+                wall: LIFETIME,
+                cpu: limits.run_cpu_time,
+                memory_bytes: limits.run_memory_bytes,
+                processes: limits.run_processes,
+                open_files: limits.run_open_files,
+                file_bytes: limits.run_file_bytes,
+                disk_bytes: limits.run_disk_bytes,
+                tmp_bytes: limits.run_tmp_bytes,
+                output_bytes: KEPT,
+            },
+            empty: settings.state.join(EMPTY),
+            sandbox: Mutex::default(),
+            basics: Variables(basics.map(|(name, value)| (name.clone(), value.clone())).collect()),
+            net: Net::of_system(settings.web.private.clone()),
+        }
+    }
+
+    /// A line to a server that was just started.
+    pub(crate) fn open(&self, way: &Way) -> Result<Arc<dyn Line>, Trouble> {
+        match way {
+            Way::Program(program) if program.jail => self.jail(program),
+            Way::Program(program) => self.launch(program),
+            Way::Url { url, key } => {
+                let endpoint = Endpoint::new(&self.net, url, key.clone());
+                let endpoint = endpoint.map_err(|problem| Trouble::Start(format!("its `url` is wrong: {problem}")))?;
+                Ok(Arc::new(Posts::new(endpoint)))
+            }
+        }
+    }
+
+    fn jail(&self, program: &Program) -> Result<Arc<dyn Line>, Trouble> {
+        let sandbox = self.sandbox()?;
+        let workspace = Shown {
+            alias: "workspace".to_owned(),
+            directory: self.empty_directory().map_err(start("make its empty workspace"))?,
+            path: self.empty.clone(),
+            masked: Vec::new(),
+            hidden: Vec::new(),
+        };
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start("make a pipe"))?;
+        let (inbox, to_write) = Inbox::new();
+        let work = Jailing {
+            sandbox,
+            program: program.clone(),
+            limits: self.limits.clone(),
+            view: View { workspace, beside: Vec::new(), started: SystemTime::now() },
+            toolchains: self.jails.toolchains.clone(),
+            input: theirs,
+            inbox: Arc::clone(&inbox),
+            stop: Arc::default(),
+        };
+        let stop = Arc::clone(&work.stop);
+        spawn("mcp-writer", move || write_all(&to_write, File::from(ours)))?;
+        let thread = Some(spawn("mcp-jail", move || work.run())?);
+        Ok(Arc::new(Pipes::new(inbox, Box::new(Jailed { stop, thread }))))
+    }
+
+    fn launch(&self, program: &Program) -> Result<Arc<dyn Line>, Trouble> {
+        let Program { command, args, env, .. } = program;
+        let env: BTreeMap<&String, &String> = self.basics.0.iter().chain(&env.0).collect();
+        let (launched, input, mut output) = serve(command, args, &env).map_err(start("start the program"))?;
+        let (inbox, to_write) = Inbox::new();
+        let held = Arc::new(launched);
+        let (ear, reader) = (Arc::clone(&inbox), Arc::clone(&held));
+        spawn("mcp-writer", move || write_all(&to_write, input))?;
+        spawn("mcp-reader", move || {
+            let mut buffer = [0; 64 << 10];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                ear.hear(buffer.get(..length).unwrap_or_default());
+                if ear.is_over() {
+                    break;
+                }
+            }
+            ear.end(Trouble::Ended("its output is closed".to_owned()));
+            reader.end(Duration::ZERO);
+        })?;
+        Ok(Arc::new(Pipes::new(Arc::clone(&inbox), Box::new(Outside { inbox, held }))))
+    }
+
+    fn sandbox(&self) -> Result<Arc<Sandbox>, Trouble> {
+        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = sandbox.as_ref() {
+            return Ok(Arc::clone(sandbox));
+        }
+        let started = Sandbox::start(self.jails.clone()).map_err(|failure| Trouble::Start(failure.to_string()))?;
+        Ok(Arc::clone(sandbox.insert(Arc::new(started))))
+    }
+
+    fn empty_directory(&self) -> std::io::Result<OwnedFd> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.empty)?;
+        Ok(File::open(&self.empty)?.into())
+    }
+}
+
+fn start<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Trouble {
+    move |cause| Trouble::Start(format!("we could not {what} ({})", cause.into().kind()))
+}
+
+/// Whoever spawns one of these ends it by closing what it reads.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Trouble> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(start("make a thread"))
+}
+
+/// A server in the jail, as the thread that follows it has it.
+struct Jailing {
+    sandbox: Arc<Sandbox>,
+    program: Program,
+    limits: JailLimits,
+    view: View,
+    toolchains: Vec<ringfence_sandbox::Toolchain>,
+    input: OwnedFd,
+    inbox: Arc<Inbox>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Jailing {
+    fn run(self) {
+        let Program { command, args, env, .. } = &self.program;
+        let job = Job {
+            argv: std::iter::once(command).chain(args).map(Into::into).collect(),
+            script: Script { name: "none", bytes: Vec::new() },
+            env: env.0.clone(),
+            limits: self.limits.clone(),
+            view: &self.view,
+            toolchains: &self.toolchains,
+            egress: None,
+            input: Some(&self.input),
+        };
+        let why = match self.sandbox.run(&job, &self) {
+            Ok(Ended { ended_by, exit_code, .. }) => Trouble::Ended(format!("{}, {exit_code}", ended_by.name())),
+            Err(Failure::NoProgram { .. }) => {
+                let hint =
+                    "there is no such program in the jail, which has the system's and those of `run_code.toolchains`";
+                Trouble::Start(hint.to_owned())
+            }
+            Err(failure) => Trouble::Start(failure.to_string()),
+        };
+        self.inbox.end(why);
+    }
+}
+
+impl Watch for Jailing {
+    fn output(&self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Out {
+            self.inbox.hear(bytes);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.inbox.is_over()
+    }
+}
+
+/// A server in the jail. It has nothing to lose.
+#[derive(Debug)]
+struct Jailed {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hold for Jailed {}
+
+impl Drop for Jailed {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A server outside of the jail. It may have something to put in order.
+#[derive(Debug)]
+struct Outside {
+    inbox: Arc<Inbox>,
+    held: Arc<Launched>,
+}
+
+impl Hold for Outside {}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        const PATIENCE: Duration = Duration::from_millis(500);
+        self.inbox.end(Trouble::Ended("the session is over".to_owned()));
+        self.held.end(PATIENCE);
+    }
+}

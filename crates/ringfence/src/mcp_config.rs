@@ -1,0 +1,125 @@
+//! Servers of the Model Context Protocol as a config file has them.
+//!
+//! Only the owner of the machine and the user say these: a workspace cannot. Variables are named, never written down.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ringfence_web::Key;
+use serde::Deserialize;
+
+use crate::config::Variables;
+use crate::limits_config::Span;
+
+/// No name of a server is longer. With the longest name of a tool it still fits what models' interfaces take.
+pub(crate) const LONGEST_NAME: usize = 20;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ServerKeys {
+    command: Option<String>,
+    args: Vec<String>,
+    env: Vec<String>,
+    jail: Option<bool>,
+    url: Option<String>,
+    key_env: Option<String>,
+    timeout: Option<Span>,
+}
+
+/// A program whose tools join ours.
+#[derive(Clone, Debug)]
+pub struct ForeignServer {
+    pub name: String,
+    pub way: Way,
+    /// How long a call may take, where that is less than the limit.
+    pub timeout: Option<Duration>,
+}
+
+/// How it is reached.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// We start it, and talk over its standard input and output.
+    Program(Program),
+    /// It runs somewhere, and we post to it.
+    Url { url: String, key: Option<Key> },
+}
+
+/// A program that we start.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub command: String,
+    pub args: Vec<String>,
+    /// What it gets of our environment.
+    pub env: Variables,
+    /// In the jail, where it sees no file of the user's and no network.
+    pub jail: bool,
+}
+
+/// What holds of two layers, and what the user should know of it. Fails with the key that is wrong.
+pub(crate) fn servers(
+    managed: &BTreeMap<String, ServerKeys>,
+    user: &BTreeMap<String, ServerKeys>,
+    variables: &Variables,
+) -> Result<(Vec<ForeignServer>, Vec<String>), String> {
+    // What the owner of the machine calls by a name is called so for everybody.
+    let all: BTreeMap<&String, &ServerKeys> = user.iter().chain(managed).collect();
+    let mut warnings = Vec::new();
+    let mut servers = Vec::new();
+    for (name, keys) in all {
+        let wrong = |problem: String| format!("`mcp_servers.{name}`: {problem}");
+        check_name(name).map_err(|problem| wrong(problem.to_owned()))?;
+        let variable = |key: &str| {
+            let found = variables.0.get(key).cloned();
+            let missing = found.is_none().then(|| wrong(format!("the variable `{key}` is not set")));
+            (found, missing)
+        };
+        let mut missing = Vec::new();
+        let way = way(keys, |key| {
+            let (found, warning) = variable(key);
+            missing.extend(warning);
+            found
+        });
+        servers.push(ForeignServer {
+            name: name.clone(),
+            way: way.map_err(|problem| wrong(problem.to_owned()))?,
+            timeout: keys.timeout.map(Span::time),
+        });
+        warnings.extend(missing);
+    }
+    Ok((servers, warnings))
+}
+
+fn way(keys: &ServerKeys, mut variable: impl FnMut(&str) -> Option<String>) -> Result<Way, &'static str> {
+    match (&keys.command, &keys.url) {
+        (Some(_), Some(_)) => Err("it has a `command` and a `url`, and is one or the other"),
+        (None, None) => Err("it has no `command` and no `url`"),
+        (None, Some(_)) if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() => {
+            Err("`args`, `env` and `jail` are for a `command`, and it has a `url`")
+        }
+        (None, Some(url)) => {
+            Ok(Way::Url { url: url.clone(), key: keys.key_env.as_deref().and_then(variable).map(Key::new) })
+        }
+        (Some(_), None) if keys.key_env.is_some() => Err("`key_env` is for a `url`; pass variables on with `env`"),
+        (Some(command), None) if command.is_empty() => Err("`command` is empty"),
+        (Some(command), None) if command.contains('/') && !command.starts_with('/') => {
+            Err("`command` is a name to be looked up, or an absolute path")
+        }
+        (Some(command), None) => Ok(Way::Program(Program {
+            command: command.clone(),
+            args: keys.args.clone(),
+            env: Variables(keys.env.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect()),
+            jail: keys.jail.unwrap_or(true),
+        })),
+    }
+}
+
+/// Names of tools are made of it, and rules are written about those.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(plain);
+    let ends = name.starts_with('_') || name.ends_with('_') || name.contains("__");
+    match fits && !ends {
+        true => Ok(()),
+        false => Err("a name is at most 20 lower case letters, digits, `-` and single `_` between them"),
+    }
+}
