@@ -18,7 +18,6 @@ pub mod provider;
 mod pseudo;
 mod repeat;
 mod run;
-mod script;
 
 pub use bounds::Bounds;
 pub use event::{Announced, Event, Front, Quiet};
@@ -28,4 +27,3 @@ pub use message::{Message, RequestedCall};
 pub use model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Part, Parts, Trouble, Usage};
 pub use outcome::{End, Outcome};
 pub use run::Agent;
-pub use script::{BadScript, Script};

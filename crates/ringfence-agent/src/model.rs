@@ -100,7 +100,7 @@ pub enum Finish {
 
 /// Tokens, as a server counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Usage {
     pub input: u64,
     pub output: u64,

@@ -212,12 +212,6 @@ pub enum ConfigError {
 }
 
 impl Environment {
-    /// The key that this variable has. It goes to a provider and nowhere else.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    pub fn key(name: &str) -> Option<String> {
-        std::env::var(name).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())
-    }
-
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     /// Reads the environment, once.
     pub fn read() -> Result<Self, ConfigError> {

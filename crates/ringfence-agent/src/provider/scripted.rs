@@ -35,10 +35,17 @@ struct Line {
     calls: Vec<Call>,
     refusal: Option<String>,
     finish: Option<String>,
-    usage: Option<Counts>,
+    usage: Option<Usage>,
     error: Option<Named>,
     message: Option<String>,
+    #[serde(alias = "retry_after")]
     retry_after_ms: Option<u64>,
+    /// It says its text and then nothing more, for ever.
+    #[serde(default)]
+    stall: bool,
+    /// How many calls more it made than an answer may have.
+    #[serde(default)]
+    calls_dropped: usize,
     #[serde(default)]
     expect: Expected,
     /// How often it is said.
@@ -57,15 +64,6 @@ struct Call {
     name: String,
     /// An object, or a text as a model would write it, right or wrong.
     arguments: Option<Box<RawValue>>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Counts {
-    #[serde(default)]
-    input: u64,
-    #[serde(default)]
-    output: u64,
 }
 
 /// What a question has to be like.
@@ -127,7 +125,7 @@ impl Scripted {
         })
     }
 
-    fn play(&self, ask: &Ask<'_>, parts: &mut Parts<'_>) -> Result<Answer, ModelError> {
+    async fn play(&self, ask: &Ask<'_>, parts: &mut Parts<'_>) -> Result<Answer, ModelError> {
         let (number, line) = self.step()?;
         line.expect.check(ask).map_err(|what| failed(format!("line {number} of the script expected {what}")))?;
         if let Some(error) = line.error {
@@ -135,7 +133,11 @@ impl Scripted {
             let retry_after = line.retry_after_ms.map(Duration::from_millis);
             return Err(ModelError { trouble: error.trouble(retry_after), message });
         }
-        Ok(line.say(ask.messages.len(), parts))
+        let answer = line.say(ask.messages.len(), parts);
+        if line.stall {
+            std::future::pending::<()>().await;
+        }
+        Ok(answer)
     }
 }
 
@@ -145,7 +147,7 @@ impl Model for Scripted {
     }
 
     fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
-        Box::pin(async move { self.play(&ask, parts) })
+        Box::pin(async move { self.play(&ask, parts).await })
     }
 
     fn health(&self) -> Answering<'_, ()> {
@@ -158,8 +160,8 @@ impl Line {
         if !self.reasoning.is_empty() {
             parts(Part::Reasoning(&self.reasoning));
         }
-        if !self.text.is_empty() {
-            parts(Part::Text(&self.text));
+        for word in self.text.split_inclusive(' ') {
+            parts(Part::Text(word));
         }
         let mut calls = Vec::new();
         for (number, call) in (1..).zip(&self.calls) {
@@ -173,12 +175,10 @@ impl Line {
             finish: self.finish(),
             calls,
             refusal: self.refusal.clone(),
-            usage: self.usage.map(|counts| Usage {
-                input: counts.input,
-                output: counts.output,
-                total: counts.input.saturating_add(counts.output),
-                ..Usage::default()
-            }),
+            calls_dropped: self.calls_dropped,
+            usage: self
+                .usage
+                .map(|usage| Usage { total: usage.total.max(usage.input.saturating_add(usage.output)), ..usage }),
             ..Answer::default()
         }
     }
@@ -300,7 +300,7 @@ mod tests {
             {"text":"Done.","usage":{"input":3,"output":4},"expect":{"last_tool_contains":"ok: wrote","last_user_contains":"file","tools":0,"messages":2}}
         "##;
         check(script, expect![[r#"
-            Reasoning("hm") Text("I write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
+            Reasoning("hm") Text("I ") Text("write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
             Text("Done.") Stop [] Some(Usage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
             BadRequest: the script has no answer left: it has 2, and one more was asked for"#]]).await;
     }

@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ringfence_agent::provider::{Kind, Provider, Timeouts, open};
 use ringfence_agent::{
-    Agent, Answer, Answering, Ask, Bounds, End, Event, Forgetful, Front, History, Message, Model, Outcome, Parts,
-    Script, Tap, whole,
+    Agent, Answer, Answering, Ask, Bounds, End, Event, Forgetful, Front, History, Message, Model, Outcome, Parts, Tap,
+    whole,
 };
 use ringfence_fs::{Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
@@ -88,7 +89,7 @@ impl World {
             workers: 4,
         });
         let text: String = script.iter().map(|line| format!("{line}\n")).collect();
-        let model = Arc::new(Watched { script: Script::parse(&text).unwrap(), asks: Mutex::default() });
+        let model = Arc::new(Watched { script: scripted(text), asks: Mutex::default() });
         let front = Arc::new(Heard { go_on: setup.go_on, ..Heard::default() });
         let agent = Agent {
             model: Arc::clone(&model) as Arc<dyn Model>,
@@ -142,10 +143,24 @@ impl World {
     }
 }
 
+/// A model that plays a script.
+fn scripted(text: String) -> Box<dyn Model> {
+    let provider = Provider {
+        kind: Kind::Scripted(text),
+        base_url: String::new(),
+        model: "script".to_owned(),
+        key: None,
+        headers: Vec::new(),
+        timeouts: Timeouts::default(),
+        stream: true,
+    };
+    open(provider).unwrap()
+}
+
 /// A script, and what it was asked.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    script: Script,
+    script: Box<dyn Model>,
     pub(crate) asks: Mutex<Vec<Asked>>,
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_agent::provider::{self, Kind, Secret, Timeouts};
-use ringfence_agent::{BadScript, Model, ModelError, Script};
+use ringfence_agent::{Model, ModelError};
 
 use crate::agents_config::{ModelSettings, Provider};
 use crate::config::Environment;
@@ -44,8 +44,6 @@ pub enum NoModel {
     NoScript,
     #[error("the script cannot be read: {0}")]
     Script(std::io::Error),
-    #[error(transparent)]
-    BadScript(#[from] BadScript),
 }
 
 /// Opens the model that the settings name. Nothing is asked of it yet.
@@ -59,7 +57,8 @@ pub(crate) fn open_model(settings: &ModelSettings, environment: &Environment) ->
         Provider::Script => {
             let file = settings.script.as_ref().ok_or(NoModel::NoScript)?;
             let text = read_script(&environment.current.join(file)).map_err(NoModel::Script)?;
-            Ok(Arc::new(Script::parse(&text)?))
+            let model = settings.model.clone().unwrap_or_else(|| "script".to_owned());
+            Ok(Arc::from(provider::open(provider_of(Kind::Scripted(text), String::new(), model))?))
         }
         Provider::OpenAi => at_server(Kind::OpenAi, "https://api.openai.com/v1", settings, environment),
         Provider::Anthropic => at_server(Kind::Anthropic, "https://api.anthropic.com", settings, environment),
@@ -80,16 +79,14 @@ fn at_server(
             Some(Secret::new(found))
         }
     };
-    let provider = provider::Provider {
-        kind,
-        base_url: settings.base_url.clone().unwrap_or_else(|| usual_url.to_owned()),
-        model,
-        key,
-        headers: Vec::new(),
-        timeouts: Timeouts::default(),
-        stream: true,
-    };
+    let base_url = settings.base_url.clone().unwrap_or_else(|| usual_url.to_owned());
+    let provider = provider::Provider { key, ..provider_of(kind, base_url, model) };
     Ok(Arc::from(provider::open(provider)?))
+}
+
+fn provider_of(kind: Kind, base_url: String, model: String) -> provider::Provider {
+    let (key, headers, timeouts) = (None, Vec::new(), Timeouts::default());
+    provider::Provider { kind, base_url, model, key, headers, timeouts, stream: true }
 }
 
 fn read_script(file: &PathBuf) -> std::io::Result<String> {
