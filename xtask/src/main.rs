@@ -11,6 +11,7 @@ mod bench_mcp;
 mod bench_search;
 mod browser;
 mod conformance;
+mod live_model;
 mod llmock;
 mod mcp_clients;
 mod mutants;
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str =
-    "usage: cargo xtask test [--full] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
+    "usage: cargo xtask test [--full | --model URL NAME] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
                    bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
                    acpx | schemathesis | screenshots
 
@@ -32,6 +33,7 @@ const USAGE: &str =
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
+  test --model a live model of an OpenAI-compatible server makes, reads and edits a file through the agent
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench agent  the loop's own cost of a step, and the memory of a long session
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["test"] => test(&[]),
+        ["test", "--model", url, name] => live_model::run(url, name),
         ["test", "--full"] => {
             browser::install();
             searxng::install();

@@ -1,0 +1,88 @@
+//! `cargo xtask test --model URL NAME`: a live model works through the agent: it makes a file, reads it and edits it. What
+//! counts is what is in the workspace and in the ledger, not what the model says.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::{root, say};
+
+/// One thing to do, and what is there when it is done.
+struct Task {
+    prompt: &'static str,
+    /// What `greeting.txt` has in it afterwards.
+    contents: &'static str,
+    /// A word of the ledger.
+    ledger: Option<&'static str>,
+    /// A word of the answer.
+    answer: Option<&'static str>,
+}
+
+const TASKS: [Task; 3] = [
+    Task {
+        prompt: "Create the file greeting.txt with exactly this content: hello world",
+        contents: "hello world",
+        ledger: Some("greeting.txt"),
+        answer: None,
+    },
+    Task {
+        prompt: "Read the file greeting.txt with the tool and tell me its content.",
+        contents: "hello world",
+        ledger: None,
+        answer: Some("hello world"),
+    },
+    Task {
+        prompt: "In the file greeting.txt replace the word world by the word fence, with the tool edit_file.",
+        contents: "hello fence",
+        ledger: Some("greeting.txt"),
+        answer: None,
+    },
+];
+
+/// How often each is tried: a small model does not always find the way.
+const TRIES: usize = 3;
+
+/// False where the model did not do one of them.
+pub(crate) fn run(url: &str, model: &str) -> bool {
+    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let place = root().join("target/tmp/live-model");
+    let (workspace, config) = (place.join("workspace"), place.join("config.toml"));
+    // It is not there the first time.
+    let _ = std::fs::remove_dir_all(&place);
+    let settings = format!(
+        "preset = \"edits\"\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
+         temperature = 0.0\nmax_tool_iterations = 8\n[tools]\nallow = [\"read_file\", \"write_file\", \"edit_file\"]\n"
+    );
+    let made = std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(&config, settings));
+    if made.is_err() {
+        say("the workspace cannot be made");
+        return false;
+    }
+    TASKS.iter().all(|task| (0..TRIES).any(|_| done(task, &place, &workspace)))
+}
+
+fn done(task: &Task, place: &Path, workspace: &Path) -> bool {
+    let mut command = Command::new(root().join("target/debug/ringfence"));
+    command.env("RINGFENCE_STATE_DIR", place.join("state")).current_dir(place).stdin(Stdio::null());
+    command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(place.join("config.toml"));
+    let Ok(said) = command.arg("--workspace").arg(workspace).output() else {
+        say("the agent cannot be started");
+        return false;
+    };
+    let text = String::from_utf8_lossy(&said.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    let contents = std::fs::read_to_string(workspace.join("greeting.txt")).unwrap_or_default();
+    let ledger = last.split_once("\"ledger\":").map(|(_, ledger)| ledger).unwrap_or_default();
+    let holds = [
+        ("the file", contents.trim_end() == task.contents),
+        ("the ledger", task.ledger.is_none_or(|word| ledger.contains(word))),
+        ("the answer", task.answer.is_none_or(|word| last.contains(word))),
+    ];
+    let missing: Vec<&str> = holds.iter().filter(|(_, holds)| !holds).map(|(what, _)| *what).collect();
+    match missing.is_empty() {
+        true => say(&format!("ok: {}", task.prompt)),
+        false => say(&format!("not yet ({} is not as it should be): {}", missing.join(", "), task.prompt)),
+    }
+    missing.is_empty()
+}
