@@ -36,6 +36,7 @@ export function transcript(extra = () => []) {
         if (kind === 'request') return asked(data.request);
         if (kind === 'answered') return answered(data.request);
         if (kind === 'progress') return printed(data);
+        if (kind === 'reached') return reached(data);
         if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
         // Whoever calls may use an id again, once its call is over.
         if (kind === 'begin' && calls.get(data.callId)?.isLive && calls.get(data.callId).duration !== undefined) {
@@ -98,6 +99,15 @@ export function transcript(extra = () => []) {
         draw(call, extra);
     }
 
+    /** A host that a program of the call came to, or was kept from. */
+    function reached({ callId, touches: places = [], error }) {
+        const call = calls.get(callId);
+        if (!call) return;
+        call.hosts ??= new Map();
+        for (const { path } of places) call.hosts.set(`${path} ${error ?? ''}`, { path, error });
+        draw(call, extra);
+    }
+
     function asked(request) {
         const call = card(request.stepId, { tool: request.tool, at: request.opened }, null);
         Object.assign(call, { state: 'waiting', request, error: null, reply: null, duration: undefined });
@@ -147,6 +157,7 @@ function draw(call, extra) {
                 el('time', { class: 'facts' }, clock(call.at)),
             ),
             touches(call.touches),
+            hosts(call.hosts),
             call.request ? waiting(call.request) : null,
             how(call),
             call.args
@@ -182,6 +193,13 @@ export function touches(list) {
             ),
         list.length > 30 ? el('li', {}, `and ${list.length - 30} more`) : null,
     );
+}
+
+function hosts(found) {
+    if (!found) return null;
+    const row = ({ path, error }) =>
+        el('li', {}, el('span', { class: 'verb' }, error ? 'kept from' : 'reached'), ' ', el('code', {}, path));
+    return el('ul', { class: 'touches' }, ...[...found.values()].slice(0, 30).map(row));
 }
 
 function waiting(request) {

@@ -417,7 +417,7 @@ fn a_person_sees_files_the_log_and_the_rules() {
 }
 
 /// A config with a model that writes a file and then says so.
-fn scripted(site: &Site) -> String {
+pub(crate) fn scripted(site: &Site) -> String {
     let script = site.current.join("script.jsonl");
     let lines = [
         json!({"text": "I write it.", "calls": [{"name": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}]}),

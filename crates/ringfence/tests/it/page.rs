@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use ringfence_kernel::visible_line;
 use serde_json::{Value, json};
 
+use crate::api::scripted;
 use crate::api_client::{Caller, Server};
 use crate::browser::{Browser, DESKTOP, ENTER, ESCAPE, Look};
 use crate::site::Site;
@@ -19,7 +20,11 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(site: &Site) -> Self {
-        let server = Server::start(site, &[]);
+        Self::start_with(site, &[])
+    }
+
+    fn start_with(site: &Site, arguments: &[&str]) -> Self {
+        let server = Server::start(site, arguments);
         let token = server.agent(site, "robot").token;
         Self { server: Arc::new(server), token }
     }
@@ -523,4 +528,34 @@ fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
     );
     browser.until("window.heard.length === 3");
     assert_eq!(browser.run("return [window.asked, window.heard]"), json!([[null, "8", "8"], ["a1", "b2", "c3"]]));
+}
+
+#[test]
+fn a_run_is_started_followed_and_gone_on_with() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    site.write("a.txt", "old\n");
+    let config = scripted(&site);
+    let served = Served::start_with(&site, &["--config", &config]);
+    person(&browser, &served);
+    browser.click(".nav-runs");
+    browser.write("textarea[name=prompt]", "write it");
+    browser.click_button("Start");
+    browser.until(ASKED);
+    browser.press("a");
+    browser.until_text(".outcome", "answered");
+    assert_eq!(site.read("a.txt"), "new\n");
+    let log = browser.text(".run-log");
+    let order = ["I write it.", "write_file", "It is written."].map(|said| log.find(said));
+    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{log}");
+    assert!(browser.text(".outcome").contains("a.txt"));
+    // A second prompt in the same session is followed from its start.
+    browser.click(".go-on:not([open]) summary");
+    browser.write("textarea[name=more]", "once more");
+    browser.click_button("Go on");
+    browser.until_text(".prompt", "once more");
+    browser.until(
+        "document.querySelector('main .title .badge')?.innerText === 'running' \
+                   || document.querySelector('.outcome') !== null",
+    );
 }

@@ -3,7 +3,7 @@
 // What a model says is shown as text. What was truly done stands at the end, from the record and not from the model.
 
 import { badge, button, el, field, fill } from '../dom.js';
-import { empty, loading, notice, trying } from '../ask.js';
+import { empty, loading, trying } from '../ask.js';
 import { get, path, post } from '../api.js';
 import { follow } from '../events.js';
 import { transcript } from '../cards.js';
@@ -87,19 +87,45 @@ function stateBadge(word) {
 }
 
 function showRun(place, id) {
-    const [head, log] = [el('div', {}), el('div', { class: 'run-log' })];
-    fill(place, head, log);
+    const [head, log, end] = [el('div', {}), el('div', { class: 'run-log' }), el('div', {})];
+    fill(place, head, log, end);
+    let [stream, hear, isOver, drawn] = [null, () => {}, false, null];
+
     const redraw = () =>
-        headOf(id).then(
-            children => fill(head, children),
-            error => notice(error.message, 'bad'),
-        );
+        trying(async () => {
+            const run = await get(path('runs', id));
+            // A run that is as it was leaves alone what somebody is writing.
+            if (JSON.stringify(run) !== drawn) fill(head, headOf(run, resumed));
+            drawn = JSON.stringify(run);
+            // What a server told before it was started again is gone; how it ended is kept.
+            if (run.outcome && !end.hasChildNodes()) fill(end, outcomeBox(run.outcome));
+        });
+
+    // A run that goes on tells of itself from the start again.
+    function listen() {
+        stream?.stop();
+        isOver = false;
+        fill(end);
+        hear = listener(log, outcome => {
+            isOver = true;
+            fill(end, outcomeBox(outcome));
+            redraw();
+        });
+        stream = follow(path('runs', id, 'events'), { after: 0, heard: (kind, data) => hear(kind, data) });
+    }
+
+    function resumed() {
+        listen();
+        redraw();
+    }
+
+    listen();
     redraw();
-    const hear = listener(log, redraw);
-    const stream = follow(path('runs', id, 'events'), { after: 0, heard: hear });
     const unhear = watch(['event'], (kind, data) => {
-        if (kind === 'run' && data.run === id) redraw();
         if (kind === 'answered') hear(kind, { type: 'requestOver', request: data.request });
+        if (kind !== 'run' || data.run !== id) return;
+        if (data.state === 'running' && isOver) listen();
+        redraw();
     });
     return () => {
         stream.stop();
@@ -107,21 +133,42 @@ function showRun(place, id) {
     };
 }
 
-async function headOf(id) {
-    const run = await get(path('runs', id));
-    const isOver = !['running', 'waiting'].includes(run.state);
+function headOf(run, resumed) {
+    const isRunning = run.state === 'running';
     return [
         el('p', { class: 'crumbs' }, el('a', { to: 'runs' }, 'Agent')),
         el('div', { class: 'title' }, el('h1', {}, 'Run'), stateBadge(run.state)),
-        run.prompt ? el('blockquote', { class: 'prompt' }, run.prompt) : null,
+        el('blockquote', { class: 'prompt' }, run.prompt),
         el(
             'div',
             { class: 'actions' },
-            isOver ? null : button('Cancel', () => trying(() => post(path('runs', id, 'cancel')))),
-            run.state === 'interrupted' ? button('Go on', () => trying(() => post(path('runs', id, 'resume')))) : null,
-            run.session ? el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session') : null,
+            isRunning ? button('Cancel', () => trying(() => post(path('runs', run.id, 'cancel')))) : null,
+            el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session'),
         ),
+        isRunning ? null : goOn(run, resumed),
     ];
+}
+
+function goOn(run, resumed) {
+    const more = el('textarea', { name: 'more', rows: 2 });
+    const submit = event => {
+        event.preventDefault();
+        trying(async () => {
+            await post(path('runs', run.id, 'resume'), more.value.trim() === '' ? {} : { prompt: more.value });
+            resumed();
+        });
+    };
+    return el(
+        'details',
+        { class: 'go-on', open: run.state === 'interrupted' },
+        el('summary', {}, 'Go on'),
+        el(
+            'form',
+            { class: 'card', on: { submit } },
+            field('What more is to be said?', more, 'With nothing it goes on where it was.'),
+            el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Go on')),
+        ),
+    );
 }
 
 /** Shows events in the order in which they come: what is said, then the calls, then what is said of them. */
@@ -186,12 +233,14 @@ function listener(log, over) {
         requestOver: ({ request }) => new Set(calls.values()).forEach(list => list.heard('answered', { request })),
         finished: outcome => {
             said = null;
-            log.append(outcomeBox(outcome));
-            over();
+            over(outcome);
         },
     };
 
-    return (kind, data) => HEARD[data.type ?? kind]?.(data);
+    return (kind, data) => {
+        const type = data.type ?? kind;
+        if (Object.hasOwn(HEARD, type)) HEARD[type](data);
+    };
 }
 
 function asValue(text) {
