@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use ringfence::config::{Flags, load};
-use ringfence::wire::{Wired, wire};
+use ringfence::wire::{Seat, Wired, wire, wire_own};
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Bit, Principal, Reply, ToolCall, Word,
 };
@@ -298,6 +298,22 @@ fn an_answer_is_a_strangers_and_a_call_is_a_way_out() {
     assert!(!wired.session.bits.has(Bit::SawUntrusted) && !wired.session.bits.has(Bit::HasEgress));
     assert_eq!(call(&wired, "mcp__far__echo").error, None);
     assert!(wired.session.bits.has(Bit::SawUntrusted) && wired.session.bits.has(Bit::HasEgress));
+}
+
+#[test]
+fn the_ledger_has_what_was_called() {
+    let site = Site::new();
+    configure(&site, &["plain"], ALLOW);
+    let config = Some(site.config.join("ringfence/config.toml"));
+    let workspace = Some(site.workspace.display().to_string());
+    let environment = site.environment();
+    let settings = load(&Flags { config, workspace, ..Flags::default() }, &environment).unwrap();
+    let tap = ringfence_agent::Tap::default();
+    let seat = Seat { ear: Some(Box::new(tap.clone())), ..Seat::default() };
+    let wired = wire_own(settings, &environment, Box::new(Somebody::default()), seat).unwrap();
+    assert!(call(&wired, "mcp__far__fail").error.is_some());
+    let lines = tap.ledger().lines().join("\n");
+    assert!(lines.contains("called   far/fail, a tool of another program: it cannot be undone"), "{lines}");
 }
 
 #[test]
