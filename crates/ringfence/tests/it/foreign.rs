@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use ringfence::config::{Flags, load};
 use ringfence::wire::{Seat, Wired, wire, wire_own};
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Bit, Principal, Reply, ToolCall, Word,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Bit, ErrorKind, Principal, Reply,
+    ToolCall, Word,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -336,7 +337,7 @@ fn a_server_that_died_is_started_again_if_it_still_says_the_same() {
 #[test]
 fn a_call_that_nobody_waits_for_ends_at_once() {
     let site = Site::new();
-    configure(&site, &["plain"], ALLOW);
+    configure(&site, &["plain", &log_of(&site)], ALLOW);
     let wired = wired(&site, &Somebody::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let began = std::time::Instant::now();
@@ -345,13 +346,18 @@ fn a_call_that_nobody_waits_for_ends_at_once() {
         let call = ToolCall { id: "1".to_owned(), name: "mcp__far__hang".to_owned(), arguments: "{}".to_owned() };
         let stop = cancel.clone();
         let waiting = wired.host.call(&wired.session, call, &cancel);
-        let (reply, ()) = tokio::join!(waiting, async move {
-            tokio::task::yield_now().await;
+        let (reply, ()) = tokio::join!(waiting, async {
+            // Not before the server has it.
+            while !calls(&site).contains("hang") {
+                tokio::task::yield_now().await;
+            }
             stop.cancel();
         });
         reply.unwrap()
     });
-    assert!(reply.error.is_some() && began.elapsed() < std::time::Duration::from_secs(10), "{}", reply.text);
+    assert_eq!(reply.error, Some(ErrorKind::Cancelled), "{}", reply.text);
+    assert!(reply.text.contains("whether it did something is not known"), "{}", reply.text);
+    assert!(began.elapsed() < std::time::Duration::from_secs(30));
     assert_eq!(call(&wired, "mcp__far__echo").error, None);
 }
 

@@ -306,7 +306,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host; a host looks like `docs.rs` or `*.docs.rs:443`
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
         3 | host = "https://docs.rs""#]],
     );
     told(
