@@ -27,6 +27,9 @@ pub struct Ledger {
     pub commands: Vec<Command>,
     /// Hosts that requests may have left for.
     pub network: Vec<String>,
+    /// Tools of other programs that were called, whatever they did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub external: Vec<String>,
     /// Calls that the policy or a person refused.
     pub denied: Vec<Call>,
     /// Calls that failed for another reason.
@@ -94,6 +97,8 @@ impl Ledger {
         let mut lines: Vec<String> = self.files.iter().map(Change::line).collect();
         lines.extend(self.commands.iter().map(Command::line));
         lines.extend(self.network.iter().map(|host| format!("reached  {}", visible_line(host))));
+        let external = self.external.iter().map(|tool| visible_line(tool));
+        lines.extend(external.map(|tool| format!("called   {tool}, a tool of another program: it cannot be undone")));
         lines.extend(self.denied.iter().map(|call| format!("denied   {}", call.line())));
         lines.extend(self.failed.iter().map(|call| format!("failed   {}", call.line())));
         if self.files.is_empty() {
@@ -234,6 +239,8 @@ impl Heard {
             match verb {
                 Verb::Run => open.language = Some(path),
                 Verb::Fetch => open.hosts.push(path),
+                // Whatever comes of it, that program was asked.
+                Verb::External => self.ended.external.push(path),
                 verb if verb.changes() => open.touches.push((verb, path)),
                 _ => {}
             }

@@ -53,7 +53,7 @@ impl Grant {
 /// What a grant is bound to, as `Host::with_grants` calls it: the mount, or the one tool of another program.
 pub(crate) fn subject(rule: &RuleText) -> Option<String> {
     let [mount] = rule.mount.as_deref()? else { return None };
-    if mount != MCP {
+    if rule.effect.as_deref() != Some(&[Verb::External.as_str().to_owned()]) {
         return Some(mount.clone());
     }
     let [tool] = rule.path.as_deref()? else { return None };

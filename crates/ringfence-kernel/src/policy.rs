@@ -110,11 +110,18 @@ impl Verdict {
         }
     }
 
+    const REVIEW: &str = "review";
+
+    /// Whether it is asked only because the call itself wants to be looked at.
+    pub(crate) fn is_review(&self) -> bool {
+        self.decision == Decision::Ask && &*self.rule == Self::REVIEW && self.grant.is_none()
+    }
+
     /// What was allowed, for a call that wants to be looked at all the same.
     pub(crate) fn for_review(self, Review { reason, assurance }: Review) -> Self {
         Self {
             decision: Decision::Ask,
-            rule: Arc::from("review"),
+            rule: Arc::from(Self::REVIEW),
             reason: reason.to_owned(),
             assurance,
             grant: None,

@@ -313,7 +313,7 @@ mod tests {
         refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `overwrite`?"
+                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?"
             ],
         );
         refused(

@@ -125,12 +125,15 @@ impl Trip {
     ) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
         let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest());
-        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || *verdict == seen;
+        // Where by now only a look is wanted, somebody just had it.
+        let enough =
+            |verdict: &Verdict| *verdict == seen || verdict.is_review() && approval.assurance >= verdict.assurance;
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || enough(verdict);
         let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), is_rest, &cx, may_run)?;
         let refused = match verdict.decision {
             Decision::Deny => denial(&verdict),
             // Other calls went on while somebody was asked: this is no longer what they were told.
-            Decision::Ask if verdict != seen => moved(),
+            Decision::Ask if !enough(&verdict) => moved(),
             _ => {
                 let permission = Permission { verdict: &verdict, approval: Some(approval) };
                 return self.run(asked.planned, &asked.touches, permission, &cx);

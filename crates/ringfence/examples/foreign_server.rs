@@ -8,7 +8,6 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
-use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
@@ -80,19 +79,7 @@ fn call(id: &Value, params: &Value, file: Option<&str>) {
         "hang" => return,
         "die" => std::process::exit(3),
         "nonsense" => json!("what"),
-        "look" => text(&look().to_string()),
         _ => text(params["arguments"]["text"].as_str().unwrap_or_default()),
     };
     say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
-}
-
-/// What it sees of the machine.
-fn look() -> Value {
-    let entries = |directory: &str| std::fs::read_dir(directory).map(|entries| entries.count()).ok();
-    json!({
-        "workspace": entries("/workspace"),
-        "variables": std::env::vars().map(|(name, _)| name).collect::<Vec<_>>(),
-        "network": TcpStream::connect("192.0.2.1:80").map(drop).map_err(|error| error.kind().to_string()).err(),
-        "writes": std::fs::write("/workspace/new", "x").is_ok(),
-    })
 }

@@ -202,9 +202,7 @@ pub enum ConfigError {
     #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
     Attended,
     #[error("the config is wrong: {0}")]
-    Web(String),
-    #[error("the config is wrong: {0}")]
-    Mcp(String),
+    Table(String),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
     NoState,
     #[error("the current directory cannot be found out: {0}")]
@@ -380,10 +378,10 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     }
     let run_code = run_code(&managed.run_code, &user.run_code);
     let (web, without) =
-        web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned()).map_err(ConfigError::Web)?;
+        web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned()).map_err(ConfigError::Table)?;
     warnings.extend(without);
     let (mcp_servers, without) =
-        servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Mcp)?;
+        servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
     warnings.extend(without);
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());

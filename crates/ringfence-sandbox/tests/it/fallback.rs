@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::escapes::{Host, Outcome, try_all};
+use crate::lives::talk;
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
 
 /// What a bare directory of the host tells, read-only or not: where it is, whether a file is locked, and what comes out of a
@@ -105,6 +106,14 @@ fn secrets_are_covered_wherever_they_are_seen() {
              for f in .env d .ringfence linked-to; do rm -rf $f 2>/dev/null || echo held; done; cat open",
         );
         assert_eq!(found, ".ringfence:\n\nd:\n2\nheld\nheld\nheld\nheld\nsecret");
+    });
+}
+
+#[test]
+fn a_program_can_be_talked_to() {
+    everyone("fallback::a_program_can_be_talked_to", || {
+        let Some(world) = World::by_bwrap() else { return };
+        talk(&world);
     });
 }
 

@@ -58,17 +58,19 @@ impl Watch for Talker {
 
 #[test]
 fn a_program_can_be_talked_to() {
-    everyone("lives::a_program_can_be_talked_to", || {
-        let world = World::new();
-        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let talker = Talker { input: Mutex::new(Some(ours.into())), heard: Mutex::default() };
-        let script = "echo ready; while read line; do echo \"got $line\"; done; echo over";
-        let argv = ["bash", "/run/ringfence/main"];
-        let ended = world.run_talking(&world.view(), &argv, script, &talker, Some(&theirs)).unwrap();
-        assert_eq!(ended.stdout.text(), "ready\ngot line 1\ngot line 2\nover\n", "{}", ended.stderr.text());
-        // Who is not talked to has nothing to read.
-        assert_eq!(world.says("cat; echo over"), "over\n");
-    });
+    everyone("lives::a_program_can_be_talked_to", || talk(&World::new()));
+}
+
+/// Talks to a program until it has heard enough.
+pub(crate) fn talk(world: &World) {
+    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let talker = Talker { input: Mutex::new(Some(ours.into())), heard: Mutex::default() };
+    let script = "echo ready; while read line; do echo \"got $line\"; done; echo over";
+    let argv = ["bash", "/run/ringfence/main"];
+    let ended = world.run_talking(&world.view(), &argv, script, &talker, Some(&theirs)).unwrap();
+    assert_eq!(ended.stdout.text(), "ready\ngot line 1\ngot line 2\nover\n", "{}", ended.stderr.text());
+    // Who is not talked to has nothing to read.
+    assert_eq!(world.says("cat; echo over"), "over\n");
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::mcp_config::{ForeignServer, Way};
 /// The longest name that models' interfaces take.
 const LONGEST_NAME: usize = 64;
 
+/// The longest name that a server may have for a tool of its own.
+const LONGEST_CALLED: usize = 256;
+
 /// More tools of one server are left out.
 const MOST_TOOLS: usize = 128;
 
@@ -83,6 +86,9 @@ pub(crate) fn read(server: &ForeignServer, tools: Vec<Value>) -> Listed {
 fn one(server: &ForeignServer, called: &str, tool: &Value) -> Result<Definition, &'static str> {
     if called.is_empty() {
         return Err("it has no name");
+    }
+    if called.len() > LONGEST_CALLED {
+        return Err("its name is too long");
     }
     let mut parameters = tool["inputSchema"].clone();
     if parameters["type"] != "object" {
@@ -190,6 +196,7 @@ mod tests {
         let cases = [
             (vec![tool("a"), tool("b"), tool("a")], "`a` is left out: it is listed twice"),
             (vec![tool("")], "`` is left out: it has no name"),
+            (vec![tool(&"x".repeat(257))], "is left out: its name is too long"),
             (vec![json!({"inputSchema": {"type": "object"}})], "`` is left out: it has no name"),
             (vec![json!({"name": "x"})], "`x` is left out: its arguments are no object"),
             (vec![schema(json!({"type": "string"}))], "`x` is left out: its arguments are no object"),
@@ -207,7 +214,8 @@ mod tests {
             ),
         ];
         for (tools, why) in cases {
-            assert_eq!(listed(tools).left_out.first().map(String::as_str), Some(why));
+            let left_out = listed(tools).left_out;
+            assert!(left_out[0].ends_with(why), "{left_out:?}");
         }
         let many = listed((0..MOST_TOOLS + 2).map(|number| tool(&format!("t{number}"))).collect());
         assert_eq!((many.tools.len(), many.left_out.len()), (MOST_TOOLS, 1));

@@ -18,7 +18,7 @@ mod tool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ringfence_kernel::{Face, MCP, NameTaken, Registry, visible_line};
+use ringfence_kernel::{Dialect, Face, MCP, NameTaken, Registry, visible_line};
 use serde::Serialize;
 
 use crate::config::{Environment, Settings};
@@ -45,14 +45,15 @@ pub(crate) struct Joined {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Starts every server, all at once, and gives its tools to a registry. One that does not start is a warning.
+/// Starts every server, all at once, and gives its tools to a registry. One that does not start is a warning. Other dialects
+/// than the standard one have a fixed list of tools.
 pub(crate) fn join(
     registry: &mut Registry,
     settings: &Settings,
     environment: &Environment,
 ) -> Result<Joined, NameTaken> {
     let mut joined = Joined::default();
-    if settings.mcp_servers.is_empty() {
+    if settings.mcp_servers.is_empty() || settings.dialect != Dialect::Standard {
         return Ok(joined);
     }
     let store = Arc::new(SqliteStore::new(&settings.state));

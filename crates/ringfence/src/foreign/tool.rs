@@ -96,7 +96,9 @@ impl Tool for Foreign {
         let cx = ticket.context();
         // Whatever comes back, a stranger wrote it.
         cx.raise(Bit::SawUntrusted);
-        if work.known != Known::Same {
+        // What changed is known again once a person saw it, and by no other answer.
+        let person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
+        if work.known == Known::New || (work.known == Known::Changed && person) {
             self.store.remember_definition(place, digest).map_err(lost)?;
         }
         let within = self.server.time(cx.limits.mcp_time);

@@ -3,15 +3,15 @@
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use ringfence::config::{Flags, load};
-use ringfence::wire::{Wired, wire};
+use ringfence::wire::{Seat, Wired, wire, wire_own};
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Bit, Principal, Reply, ToolCall, Word,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Bit, ErrorKind, Principal, Reply,
+    ToolCall, Word,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -157,36 +157,54 @@ fn no_workspace_brings_a_server() {
     assert!(said.code != Some(0) && said.err.contains("unknown field `mcp_servers`"), "{said:?}");
 }
 
+/// A server in one argument, of what every jail has.
+const IN_BASH: &str = r#"
+while read -r line; do
+    [[ $line =~ \"id\":([0-9]+) ]] || continue
+    id=${BASH_REMATCH[1]}
+    case $line in
+        *initialize*) result='{"protocolVersion":"2025-11-25"}' ;;
+        *tools/list*) tool() { echo "{\"name\":\"$1\",\"inputSchema\":{\"type\":\"object\"}}"; }
+            result="{\"tools\":[$(tool look),$(tool die),$(tool flood)]}" ;;
+        *'"name":"die"'*) exit 3 ;;
+        *'"name":"flood"'*) yes | tr -d '\n' ;;
+        *) echo x > /workspace/new
+            (exec 3<> /dev/tcp/192.0.2.1/80) 2> /dev/null && net=open || net=closed
+            seen="$(ls /workspace | wc -l) $net ${FAR_TOKEN-unset} ${OTHER_TOKEN-unset} $(ls -A "$HOME" | wc -w)"
+            result="{\"content\":[{\"type\":\"text\",\"text\":\"$seen\"}]}" ;;
+    esac
+    echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$result}"
+done
+"#;
+
 #[test]
 fn in_the_jail_a_server_sees_no_file_no_network_and_no_variable_that_was_not_named() {
     let site = Site::new();
-    let bin = site.root().join("served/bin");
-    std::fs::create_dir_all(&bin).unwrap();
-    std::fs::set_permissions(site.root(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::copy(server(), bin.join("foreign_server")).unwrap();
-    let config = format!(
-        "{ALLOW}\n[run_code]\ntoolchains = [{:?}]\n[mcp_servers.far]\ncommand = \"foreign_server\"\nenv = [\"FAR_TOKEN\"]\n",
-        site.root().join("served")
-    );
-    write(&site, &config);
-    let call = |tool: &str, arguments: Value| {
-        let mut command = site.command(&["call", tool, &arguments.to_string()]);
-        crate::site::said(command.env("FAR_TOKEN", "t").env("OTHER_TOKEN", "t").output().unwrap())
+    site.write("mine.txt", "mine");
+    let args = serde_json::to_string(&["-c", IN_BASH]).unwrap();
+    write(&site, &format!("{ALLOW}\n[mcp_servers.far]\ncommand = \"bash\"\nargs = {args}\nenv = [\"FAR_TOKEN\"]\n"));
+    let call = |tool: &str| {
+        let mut command = site.command(&["call", tool, "{}"]);
+        crate::site::said(command.env("FAR_TOKEN", "token").env("OTHER_TOKEN", "token").output().unwrap())
     };
-    let said = call("mcp__far__look", json!({}));
+    let said = call("mcp__far__look");
     if said.err.contains("no jail here") {
         println!("skipped: there is no jail on this machine");
         return;
     }
-    assert_eq!(said.code, Some(0), "{said:?}");
-    let seen: Value = serde_json::from_str(said.value()["text"].as_str().unwrap()).unwrap();
-    assert_eq!(seen["workspace"], 0, "{seen}");
-    assert!(seen["network"].is_string(), "{seen}");
-    let variables: Vec<&str> = seen["variables"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    assert!(variables.contains(&"FAR_TOKEN") && !variables.contains(&"OTHER_TOKEN"), "{variables:?}");
+    // What it wrote is there for it, and gone with it.
+    let text = said.value()["text"].as_str().unwrap().to_owned();
+    assert!(text == "1 closed token unset 0" || text == "0 closed token unset 0", "{text}");
     assert_eq!(std::fs::read_dir(site.state.join("mcp-empty")).unwrap().count(), 0);
-    assert_eq!(code(&call("mcp__far__die", json!({}))), "UNAVAILABLE");
-    assert_eq!(code(&call("mcp__far__line", json!({}))), "EXECUTION_ERROR");
+    assert_eq!(site.tree().len(), 1);
+    let died = call("mcp__far__die");
+    assert!(code(&died) == "UNAVAILABLE" && died.out.contains("it ended: exit, 3"), "{died:?}");
+    assert_eq!(code(&call("mcp__far__flood")), "EXECUTION_ERROR");
+    let doctor = site.run(&["doctor"]).out;
+    assert!(doctor.contains("ok  MCP server far: in the jail, without network and files, 3 tools"), "{doctor}");
+    write(&site, "[mcp_servers.far]\ncommand = \"not-there\"\n");
+    let said = site.run(&["tools"]);
+    assert!(said.err.contains("there is no such program in the jail"), "{said:?}");
 }
 
 /// Says yes or no, and remembers what was asked.
@@ -284,6 +302,22 @@ fn an_answer_is_a_strangers_and_a_call_is_a_way_out() {
 }
 
 #[test]
+fn the_ledger_has_what_was_called() {
+    let site = Site::new();
+    configure(&site, &["plain"], ALLOW);
+    let config = Some(site.config.join("ringfence/config.toml"));
+    let workspace = Some(site.workspace.display().to_string());
+    let environment = site.environment();
+    let settings = load(&Flags { config, workspace, ..Flags::default() }, &environment).unwrap();
+    let tap = ringfence_agent::Tap::default();
+    let seat = Seat { ear: Some(Box::new(tap.clone())), ..Seat::default() };
+    let wired = wire_own(settings, &environment, Box::new(Somebody::default()), seat).unwrap();
+    assert!(call(&wired, "mcp__far__fail").error.is_some());
+    let lines = tap.ledger().lines().join("\n");
+    assert!(lines.contains("called   far/fail, a tool of another program: it cannot be undone"), "{lines}");
+}
+
+#[test]
 fn a_server_that_died_is_started_again_if_it_still_says_the_same() {
     let site = Site::new();
     let file = log_of(&site);
@@ -303,7 +337,7 @@ fn a_server_that_died_is_started_again_if_it_still_says_the_same() {
 #[test]
 fn a_call_that_nobody_waits_for_ends_at_once() {
     let site = Site::new();
-    configure(&site, &["plain"], ALLOW);
+    configure(&site, &["plain", &log_of(&site)], ALLOW);
     let wired = wired(&site, &Somebody::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let began = std::time::Instant::now();
@@ -312,13 +346,18 @@ fn a_call_that_nobody_waits_for_ends_at_once() {
         let call = ToolCall { id: "1".to_owned(), name: "mcp__far__hang".to_owned(), arguments: "{}".to_owned() };
         let stop = cancel.clone();
         let waiting = wired.host.call(&wired.session, call, &cancel);
-        let (reply, ()) = tokio::join!(waiting, async move {
-            tokio::task::yield_now().await;
+        let (reply, ()) = tokio::join!(waiting, async {
+            // Not before the server has it.
+            while !calls(&site).contains("hang") {
+                tokio::task::yield_now().await;
+            }
             stop.cancel();
         });
         reply.unwrap()
     });
-    assert!(reply.error.is_some() && began.elapsed() < std::time::Duration::from_secs(10), "{}", reply.text);
+    assert_eq!(reply.error, Some(ErrorKind::Cancelled), "{}", reply.text);
+    assert!(reply.text.contains("whether it did something is not known"), "{}", reply.text);
+    assert!(began.elapsed() < std::time::Duration::from_secs(30));
     assert_eq!(call(&wired, "mcp__far__echo").error, None);
 }
 

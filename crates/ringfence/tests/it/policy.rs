@@ -258,7 +258,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `overwrite`?
+            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
@@ -306,8 +306,8 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-            the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
-            3 | host = "https://docs.rs""#]],
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
+        3 | host = "https://docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
@@ -370,7 +370,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
         expect![[r#"
-            the config file config.json is wrong: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, look, change; did you mean `read`?
+            the config file config.json is wrong: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
             5 |     "effect": "raed""#]],
     );
     told(
@@ -574,13 +574,13 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     expect![[r#"
         workspace: tightens what the others decide
-          { name = "preset read-only", decision = "deny", effect = ["change", "lose"], because = "and the preset `read-only` allows no change; listing and reading is allowed" }
+          { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no change; listing and reading is allowed" }
           { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
         user: your config
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: where nobody said otherwise
-          { name = "third bit", decision = "ask", effect = "fetch", when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen content that strangers wrote" }
+          { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen content that strangers wrote" }
           { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
@@ -588,6 +588,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "other host", decision = "ask", effect = "fetch", mount = "net", because = "a host that no rule allows" }
           { name = "search", decision = "allow", effect = "fetch", mount = "search" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }
+          { name = "external", decision = "ask", effect = "external", because = "which cannot be undone" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
 }

@@ -70,7 +70,7 @@ fn a_file_of_the_version_before_is_brought_up() {
     SqliteStore::new(state.path()).key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
-    let back = "DROP TABLE sessions; DROP TABLE entries; DROP TABLE noes; DROP TABLE trusted;
+    let back = "DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE noes; DROP TABLE trusted;
                 ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
     connection.execute_batch(back).unwrap();
     let body = serde_json::to_string(&request("old", 0)).unwrap();
@@ -157,7 +157,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 3";
+    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 5";
     assert_eq!(lost(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
