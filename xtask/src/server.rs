@@ -41,7 +41,13 @@ impl Served {
         }
         std::fs::write(workspace.join("a.txt"), vec![b'a'; 4096]).ok()?;
         let mut command = Command::new(&program);
-        command.env("RINGFENCE_STATE_DIR", &state).args(["serve", "--address", "127.0.0.1:0", "--workspace"]);
+        command.env("RINGFENCE_STATE_DIR", &state).args([
+            "serve",
+            "--print-link",
+            "--address",
+            "127.0.0.1:0",
+            "--workspace",
+        ]);
         let mut child = command.arg(&workspace).args(arguments).stderr(Stdio::piped()).spawn().ok()?;
         let mut said = BufReader::new(child.stderr.take()?);
         let (mut address, mut code) = (None, None);

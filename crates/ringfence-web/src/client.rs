@@ -196,6 +196,9 @@ const KEPT: &[(&str, &str)] = &[
 const PERSONAL: &[&str] =
     &["authorization", "cookie", "cookie2", "x-api-key", "api-key", "x-auth-token", "x-subscription-token"];
 
+/// Headers that go along to another host too.
+const IMPERSONAL: &[&str] = &["accept", "accept-language", "user-agent"];
+
 /// Whether a channel that others hear must not have these.
 pub(crate) fn says_who(headers: &HeaderMap) -> bool {
     PERSONAL.iter().any(|name| headers.contains_key(*name))
@@ -217,8 +220,11 @@ impl Ask {
             }
         }
         if !to_same_origin {
-            for name in PERSONAL {
-                self.headers.remove(*name);
+            // Whatever else a caller sent was meant for the first one.
+            let others: Vec<HeaderName> =
+                self.headers.keys().filter(|name| !IMPERSONAL.contains(&name.as_str())).cloned().collect();
+            for name in others {
+                self.headers.remove(name);
             }
         }
         self

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall, visible};
+use ringfence_kernel::{Assurance, Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall, visible};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -381,7 +381,9 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Policy { command: PolicyCommand::Show } => {
             print(&policy_text::show(&unasked(alone(settings), &environment)?.settings.rules()), SUCCESS)
         }
-        Command::Changes(command) => changes(&wire_for_person(settings, &environment, None)?, command),
+        Command::Changes(command) => {
+            changes(&wire_for_person(settings, &environment, Assurance::Person, None)?, command)
+        }
         Command::Policy { command: PolicyCommand::Grants { command } } => {
             tell(grants(&settings, &environment, command)?)
         }

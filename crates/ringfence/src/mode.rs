@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ringfence_kernel::{Assurance, Decision, Grant, Layer, Policy, Question, RuleText, Touch, Verdict};
+use ringfence_kernel::{Assurance, Decision, Grant, Layer, Policy, Question, RuleText, Touch, Verb, Verdict};
 
 /// What is asked beyond what the config says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,8 @@ pub struct Tightened<P> {
 impl<P: Policy> Tightened<P> {
     fn tightened(&self, verdict: Verdict, touches: &[Touch]) -> Verdict {
         let mode = self.modes.now();
-        if !touches.iter().any(|touch| touch.verb.changes()) {
+        let acts = |verb: Verb| verb.changes() || verb == Verb::External;
+        if !touches.iter().any(|touch| acts(touch.verb)) {
             return verdict;
         }
         let because = |decision, reason: &str| Verdict {

@@ -1,6 +1,7 @@
 //! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ pub(crate) struct ServeOptions {
     /// How many requests a second each token may make.
     #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
     rate: u32,
+    /// Print the link to the page also where standard error is no terminal. Whoever reads it is you.
+    #[arg(long)]
+    print_link: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -102,7 +106,7 @@ pub(crate) fn serve(
     environment: &Environment,
     options: ServeOptions,
 ) -> Result<Done, Failure> {
-    let ServeOptions { address, origin, wait, rate } = options;
+    let ServeOptions { address, origin, wait, rate, print_link } = options;
     let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
     let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
     let api = Before::new(ingredients);
@@ -110,6 +114,10 @@ pub(crate) fn serve(
     let (front, wired) = front(settings, environment, wait, Some(api.tap()))?;
     let listens = |address| {
         complain(&format!("serving http://{address}/mcp"));
+        if !print_link && !std::io::stderr().is_terminal() {
+            complain("`ringfence token link` at a terminal makes a link to the page");
+            return;
+        }
         match tokens.make_code() {
             Ok(code) => complain(&format!("the page, once: {}", link(address, &code))),
             Err(error) => complain(&format!("there is no link to the page: {error}")),

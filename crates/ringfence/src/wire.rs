@@ -194,11 +194,12 @@ pub fn wire_mcp(
 pub fn wire_for_person(
     settings: Settings,
     environment: &Environment,
+    word: Assurance,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Wired, WireError> {
     let settings =
         Settings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: Choice::default(), ..settings };
-    wire_for(Who::Person, settings, environment, Ends { approver: Box::new(OwnWord), tap })
+    wire_for(Who::Person, settings, environment, Ends { approver: Box::new(OwnWord(word)), tap })
 }
 
 /// What a front brings: who is asked, and who hears of everything.
@@ -299,14 +300,14 @@ fn new_session_id(prefix: &str) -> String {
     format!("{prefix}-{}", &content_id(now.as_bytes())[..16])
 }
 
-/// The command is the answer.
+/// The command is the answer, as sure as it is who gave it.
 #[derive(Debug)]
-struct OwnWord;
+struct OwnWord(Assurance);
 
 impl Approver for OwnWord {
     fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
-        let approval = Approval { assurance: Assurance::Person, by: None };
+        let approval = Approval { assurance: self.0, by: None };
         Box::pin(std::future::ready(Word::Now(Answered { response, approval })))
     }
 }

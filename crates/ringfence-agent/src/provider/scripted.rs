@@ -120,16 +120,14 @@ impl Scripted {
             (at, played) = (at + 1, 0);
         }
         *next = (at, played + 1);
-        self.lines.get(at).ok_or_else(|| {
-            failed(format!("the script has no answer left: it has {}, and one more was asked for", self.lines.len()))
-        })
+        self.lines.get(at).ok_or_else(|| failed("the script has no further answer".to_owned()))
     }
 
     async fn play(&self, ask: &Ask<'_>, parts: &mut Parts<'_>) -> Result<Answer, ModelError> {
         let (number, line) = self.step()?;
         line.expect.check(ask).map_err(|what| failed(format!("line {number} of the script expected {what}")))?;
         if let Some(error) = line.error {
-            let message = line.message.clone().unwrap_or_else(|| format!("line {number} of the script is an error"));
+            let message = line.message.clone().unwrap_or_else(|| format!("the script says: {}", error.word()));
             let retry_after = line.retry_after_ms.map(Duration::from_millis);
             return Err(ModelError { trouble: error.trouble(retry_after), message });
         }
@@ -232,6 +230,21 @@ impl Expected {
 }
 
 impl Named {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Busy => "busy",
+            Self::Server => "server",
+            Self::Cut => "cut",
+            Self::Stalled => "stalled",
+            Self::Garbled => "garbled",
+            Self::TooLong => "too_long",
+            Self::Denied => "denied",
+            Self::NoSuchModel => "no_such_model",
+            Self::BadRequest => "bad_request",
+        }
+    }
+
     fn trouble(self, retry_after: Option<Duration>) -> Trouble {
         match self {
             Self::Unreachable => Trouble::Unreachable,
@@ -302,7 +315,7 @@ mod tests {
         check(script, expect![[r#"
             Reasoning("hm") Text("I ") Text("write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
             Text("Done.") Stop [] Some(Usage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
-            BadRequest: the script has no answer left: it has 2, and one more was asked for"#]]).await;
+            BadRequest: the script has no further answer"#]]).await;
     }
 
     #[tokio::test]

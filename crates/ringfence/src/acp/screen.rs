@@ -350,7 +350,8 @@ fn created(call: &RequestedCall) -> Vec<Hunk> {
 /// What an editor has a picture for.
 pub(super) fn kind(tool: &str) -> &'static str {
     match tool.strip_prefix("fs.").unwrap_or(tool) {
-        "read_file" | "read" | "list_directory" | "list_dir" | "list" | "get_file_info" | "list_changes" => "read",
+        "read_file" | "read" | "list_directory" | "list_dir" | "list" | "get_file_info" | "list_changes"
+        | "show_change" => "read",
         "search_files" | "search" | "find_files" => "search",
         "write_file" | "write" | "append_file" | "edit_file" | "apply_patch" | "copy_file" | "create_directory"
         | "undo" | "redo" => "edit",

@@ -208,7 +208,8 @@ impl Chat<'_> {
 
     /// A call that a person makes, by the road: its value, or what went wrong.
     fn for_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, Failure> {
-        let wired = wire_for_person(self.settings.clone(), self.environment, None)?;
+        let wired =
+            wire_for_person(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&wired, tool.to_owned(), arguments.to_string())?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         Ok(match reply.error {

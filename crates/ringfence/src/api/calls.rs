@@ -17,6 +17,9 @@ use super::sessions::{Entered, Sitting};
 /// Characters of an id that a caller gives.
 const LONGEST_ID: usize = 128;
 
+/// Seconds that a call may wait for a person.
+const LONGEST_WAIT: u64 = 600;
+
 /// Calls of one message.
 const MOST_CALLS: usize = 64;
 
@@ -113,7 +116,7 @@ pub(super) async fn call(api: Arc<Api>, visit: Visit, new: NewCall) -> Result<An
     let id = checked(new.id.unwrap_or_else(|| sitting.next_call()))?;
     let call = ToolCall { id, name: new.name, arguments: text_of(new.arguments) };
     let entered = enter(&sitting, &call.id)?;
-    make(&api, &sitting, call, new.wait.map(Duration::from_secs), &entered).await
+    make(&api, &sitting, call, new.wait.map(|seconds| Duration::from_secs(seconds.min(LONGEST_WAIT))), &entered).await
 }
 
 pub(super) async fn go_on(api: Arc<Api>, visit: Visit, back: ComingBack) -> Result<Answer, Problem> {

@@ -20,8 +20,12 @@ use super::problem::Problem;
 use crate::mcp::keys::{self, Bad};
 use crate::tokens::{Owner, Tokens};
 
-/// Requests at once, those that wait for a person among them.
-const MOST: usize = 1024;
+/// Requests of one token at once, those that wait for a person among them. A page has as many of its own, so that no agent
+/// keeps a person out.
+const MOST: usize = 256;
+
+/// Bytes that a page sends to be let in.
+const LOGIN_BYTES: usize = 4096;
 
 /// Bodies that are read at once; each can be as long as the arguments of a call.
 const MOST_BODIES: usize = 16;
@@ -37,7 +41,8 @@ pub(super) struct Door {
     hosts: Arc<[String]>,
     /// Pages that may call.
     origins: Arc<[String]>,
-    requests: Arc<Semaphore>,
+    requests: Arc<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>>,
+    logins: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
     longest: usize,
     rates: Arc<Rates>,
@@ -53,17 +58,30 @@ impl Door {
             tokens,
             origins: own.chain(origins.iter().cloned()).collect(),
             hosts: hosts.into(),
-            requests: Arc::new(Semaphore::new(MOST)),
+            requests: Arc::default(),
+            logins: Arc::new(Semaphore::new(MOST_BODIES)),
             bodies: Arc::new(Semaphore::new(MOST_BODIES)),
             longest,
             rates: Arc::new(Rates { a_second: rate, left: Mutex::default() }),
         }
     }
 
-    /// A place for a request, as long as it is held.
-    pub(super) fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let place = Arc::clone(&self.requests).try_acquire_owned();
-        place.map_err(|_| Problem::too_many(format!("{MOST} requests are being served; try again in a moment")))
+    /// A place for a request of somebody, as long as it is held. There are as many as there are tokens.
+    pub(super) fn place(&self, who: &Owner) -> Result<OwnedSemaphorePermit, Problem> {
+        let mut all = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = all.entry(Arc::clone(&who.name)).or_insert_with(|| Arc::new(Semaphore::new(MOST)));
+        let place = Arc::clone(theirs).try_acquire_owned();
+        place.map_err(|_| Problem::too_many(format!("{MOST} requests of this token are being served; wait for some")))
+    }
+
+    /// What somebody says who is not known yet: little, and in places of its own.
+    pub(super) async fn read_login(&self, body: Body) -> Result<Bytes, Problem> {
+        let _room = self.logins.try_acquire().map_err(|_| Problem::too_many("too many pages come in at once"))?;
+        match timeout(BODY_TIME, to_bytes(body, LOGIN_BYTES)).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(_)) => Err(Problem::too_large(format!("this request may have {LOGIN_BYTES} bytes"))),
+            Err(_) => Err(Problem::late("the request did not come in time")),
+        }
     }
 
     /// Fails for a request that a page of somebody else may have sent.

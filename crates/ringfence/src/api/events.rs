@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
@@ -25,6 +25,9 @@ use crate::tokens::Owner;
 
 /// How often a stream says that it is there.
 const PING: Duration = Duration::from_secs(15);
+
+/// Bytes after which a piece of a stream ends.
+const PIECE: usize = 256 << 10;
 
 /// How often it is looked whether a token still holds.
 const STILL_KNOWN: Duration = Duration::from_secs(5);
@@ -93,6 +96,8 @@ struct Stream {
     headers: axum::http::HeaderMap,
     stop: CancellationToken,
     begun: bool,
+    /// When it was last looked whether the token holds.
+    checked: Instant,
     _place: Place,
 }
 
@@ -115,6 +120,7 @@ pub(super) fn stream(
         headers: visit.headers,
         stop: api.stop.clone(),
         begun: false,
+        checked: Instant::now(),
         _place: api.streams.take()?,
     };
     let pieces = unfold(stream, |mut stream| async {
@@ -133,6 +139,11 @@ impl Stream {
         }
         let mut quiet = Duration::ZERO;
         loop {
+            // Whoever lost their token hears no more.
+            if self.checked.elapsed() >= STILL_KNOWN {
+                self.who = self.api.door.know(&self.headers).await.ok()?;
+                self.checked = Instant::now();
+            }
             self.news.borrow_and_update();
             let Found { events, is_cut, last } = self.feed.after(self.last, &self.who, self.session.as_deref());
             self.last = last;
@@ -143,6 +154,11 @@ impl Stream {
             }
             for event in events {
                 text.push_str(&format!("id: {}\nevent: {}\ndata: {}\n\n", event.id, event.kind, event.told(&self.who)));
+                // The rest comes when somebody has read this.
+                if text.len() > PIECE {
+                    self.last = event.id;
+                    break;
+                }
             }
             if !text.is_empty() {
                 return Some(text);
@@ -152,8 +168,6 @@ impl Stream {
                 () = self.stop.cancelled() => return None,
             };
             if changed.is_err() {
-                // Whoever lost their token hears no more.
-                self.api.door.know(&self.headers).await.ok()?;
                 quiet += STILL_KNOWN;
                 if quiet >= PING {
                     return Some(": ping\n\n".to_owned());

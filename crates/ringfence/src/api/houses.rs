@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringfence_kernel::{ApprovalRequest, Approver, Dialect, Word};
+use ringfence_kernel::{ApprovalRequest, Approver, Assurance, Dialect, Word};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -52,14 +52,16 @@ struct Inner {
     feed: Feed,
     waits: Waits,
     agents: Mutex<HashMap<Which, Arc<Wired>>>,
-    persons: Mutex<HashMap<String, Arc<Wired>>>,
+    persons: Mutex<HashMap<(String, Assurance), Arc<Wired>>>,
+    /// Held by whoever puts a host together.
+    making: Mutex<()>,
 }
 
 impl Houses {
     pub(super) fn new(flags: Flags, environment: Environment, feed: Feed, waits: Waits) -> Result<Self, WireError> {
         let declared = load(&flags, &environment)?.workspaces;
-        let (agents, persons) = Default::default();
-        Ok(Self(Arc::new(Inner { flags, environment, declared, feed, waits, agents, persons })))
+        let (agents, persons, making) = Default::default();
+        Ok(Self(Arc::new(Inner { flags, environment, declared, feed, waits, agents, persons, making })))
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -74,17 +76,24 @@ impl Houses {
         let inner = Arc::clone(&self.0);
         off_thread(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
-            let mut all = lock(&inner.agents);
-            if let Some(there) = all.get(&which) {
-                return Ok(Arc::clone(there));
-            }
-            if all.len() >= MOST {
-                return Err(Problem::too_many("too many kinds of sessions are open; end some"));
+            // One at a time, and nobody who only looks waits for it: a server of other tools may take its time.
+            let _making = lock(&inner.making);
+            {
+                let mut all = lock(&inner.agents);
+                if let Some(there) = all.get(&which) {
+                    return Ok(Arc::clone(there));
+                }
+                if all.len() >= MOST {
+                    all.retain(|_, wired| Arc::strong_count(wired) > 1);
+                }
+                if all.len() >= MOST {
+                    return Err(Problem::too_many("too many kinds of sessions are open; end some"));
+                }
             }
             let approver = by_setting(&settings, || Box::new(inner.waits.clone()));
             let feed = Box::new(inner.feed.clone());
             let wired = Arc::new(wire_heard(settings, &inner.environment, approver, feed)?);
-            all.insert(which, Arc::clone(&wired));
+            lock(&inner.agents).insert(which, Arc::clone(&wired));
             Ok(wired)
         })
         .await
@@ -93,22 +102,27 @@ impl Houses {
     /// The settings of one, and where they hold.
     pub(super) fn settings(&self, which: &Which) -> Result<(Settings, Environment), Problem> {
         let flags = self.0.flags_for(which)?;
-        let settings = load(&flags, &self.0.environment).map_err(WireError::from)?;
+        let mut settings = load(&flags, &self.0.environment).map_err(WireError::from)?;
+        // Who calls chooses words, and not what is allowed without asking.
+        let own = load(&self.0.flags, &self.0.environment).map_err(WireError::from)?;
+        settings.preset = settings.preset.max(own.preset);
         self.0.check_ours(&flags, settings.workspace.as_deref())?;
         Ok((settings, self.0.environment.clone()))
     }
 
-    /// The host by which a person looks at a workspace and takes changes back.
-    pub(super) async fn person(&self, workspace: Option<&str>) -> Result<Arc<Wired>, Problem> {
+    /// The host by which a person looks at a workspace and takes changes back, or somebody whose word is less sure.
+    pub(super) async fn person(&self, workspace: Option<&str>, word: Assurance) -> Result<Arc<Wired>, Problem> {
         let which = Which::of(workspace);
-        if let Some(there) = lock(&self.0.persons).get(&which.workspace) {
+        let key = (which.workspace.clone(), word);
+        if let Some(there) = lock(&self.0.persons).get(&key) {
             return Ok(Arc::clone(there));
         }
         let inner = Arc::clone(&self.0);
         off_thread(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
-            let wired = Arc::new(wire_for_person(settings, &inner.environment, Some(Box::new(inner.feed.clone())))?);
-            lock(&inner.persons).insert(which.workspace, Arc::clone(&wired));
+            let wired =
+                Arc::new(wire_for_person(settings, &inner.environment, word, Some(Box::new(inner.feed.clone())))?);
+            lock(&inner.persons).insert(key, Arc::clone(&wired));
             Ok(wired)
         })
         .await
@@ -126,6 +140,11 @@ impl Inner {
             let guess = ringfence_kernel::nearest(&which.workspace, known);
             let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
             return Err(Problem::missing(format!("no workspace of that name is declared{guess}")));
+        }
+        if let (Some(own), Some(wanted)) = (&flags.agent, &which.agent)
+            && own != wanted
+        {
+            return Err(Problem::forbidden("this server is for one agent, and not for that one"));
         }
         flags.dialect = which.dialect.or(flags.dialect);
         flags.agent = which.agent.clone().or(flags.agent);

@@ -41,10 +41,9 @@ struct LoggedIn {
 
 /// Exchanges a code for a token.
 pub(super) async fn login(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let _place = api.door.place()?;
     api.door.check_source(request.headers())?;
     let (parts, body) = request.into_parts();
-    let Code { code } = read_body(&parts.headers, &api.door.read(body).await?)?;
+    let Code { code } = read_body(&parts.headers, &api.door.read_login(body).await?)?;
     let tokens = api.tokens.clone();
     let made = off_thread(move || tokens.redeem(&code).map_err(|error| Problem::internal(error.to_string()))).await?;
     let Some((token, owner)) = made else {

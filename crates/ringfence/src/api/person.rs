@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ringfence_kernel::{Bits, ErrorKind, Session, ToolCall};
+use ringfence_kernel::{Bits, ErrorKind, Scope, Session, ToolCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -74,11 +74,14 @@ pub(super) struct At {
 impl Api {
     /// Makes a call for a person, and gives its value.
     async fn ask(&self, who: &Owner, workspace: Option<&str>, tool: &str, arguments: Value) -> Result<Value, Problem> {
-        let wired = self.houses.person(workspace).await?;
+        let wired = self.houses.person(workspace, who.assurance).await?;
         let model = &wired.session;
+        // What the path wanted was checked; to look and to take back are calls.
+        let mut caller = who.principal();
+        caller.scopes.insert(Scope::Call);
         let session = Arc::new(Session {
             id: model.id.clone(),
-            principal: who.principal(),
+            principal: caller,
             dialect: model.dialect,
             agent: None,
             limits: model.limits.clone(),

@@ -18,6 +18,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
 use super::door::check_json;
@@ -173,8 +174,7 @@ impl Routes {
             let names = names.iter().map(|(_, value)| value.to_owned()).collect();
             async move {
                 let served = async {
-                    let _place = api.door.place()?;
-                    let (visit, asked) = enter(&api, need, names, request).await?;
+                    let (visit, asked, _place) = enter(&api, need, names, request).await?;
                     handler(Arc::clone(&api), visit, asked).await
                 };
                 let response = served.await.unwrap_or_else(|problem: Problem| {
@@ -314,10 +314,11 @@ async fn enter<A: DeserializeOwned>(
     need: Need,
     names: Vec<String>,
     request: Request,
-) -> Result<(Visit, A), Problem> {
+) -> Result<(Visit, A, OwnedSemaphorePermit), Problem> {
     api.door.check_source(request.headers())?;
     let who = api.door.know(request.headers()).await?;
     need.check(&who)?;
+    let place = api.door.place(&who)?;
     let (parts, body) = request.into_parts();
     let asked = if takes_body(&parts.method) {
         let body = api.door.read(body).await?;
@@ -325,7 +326,7 @@ async fn enter<A: DeserializeOwned>(
     } else {
         Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| Problem::bad(rejected.body_text()))?.0
     };
-    Ok((Visit { who, names, headers: parts.headers }, asked))
+    Ok((Visit { who, names, headers: parts.headers }, asked, place))
 }
 
 pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, Problem> {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use axum::response::Response;
 use ringfence_agent::{Announced, Event, Front};
-use ringfence_kernel::{ApprovalRequest, Approver, Principal, Scope, Session, Word};
+use ringfence_kernel::{ApprovalRequest, Approver, Assurance, Principal, Scope, Session, Word};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -93,6 +93,21 @@ struct Kept {
     view: RunView,
     /// The token that it belongs to.
     owner: String,
+    /// Whose is a person's page.
+    #[serde(default)]
+    is_page: bool,
+}
+
+impl Kept {
+    /// As somebody may see it: what was said is for whose it is, and for a person.
+    fn shown_to(self, who: &Owner) -> RunView {
+        let Self { mut view, owner, .. } = self;
+        if who.assurance != Assurance::Person && owner != *who.name {
+            view.prompt.clear();
+            view.outcome = None;
+        }
+        view
+    }
 }
 
 #[derive(Debug)]
@@ -109,6 +124,20 @@ pub(super) struct Runs(Mutex<BTreeMap<String, Arc<Run>>>);
 impl Runs {
     pub(super) fn cancel_all(&self) {
         lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
+    }
+
+    /// Takes one in, and lets the oldest that are over go where there are too many.
+    fn put(&self, id: String, run: Arc<Run>) {
+        let mut all = lock(&self.0);
+        all.insert(id, run);
+        while all.len() > MOST_KEPT {
+            let over = all.iter().filter_map(|(id, run)| {
+                let view = &lock(&run.kept).view;
+                (view.state != "running").then(|| (view.created.clone(), id.clone()))
+            });
+            let Some((_, oldest)) = over.min() else { break };
+            all.remove(&oldest);
+        }
     }
 
     fn under_way(&self) -> usize {
@@ -194,7 +223,7 @@ impl Api {
     }
 
     fn tell_of_run(&self, run: &Run) {
-        let Kept { view, owner } = lock(&run.kept).clone();
+        let Kept { view, owner, .. } = lock(&run.kept).clone();
         let data = json!({"run": view.id, "state": view.state});
         let session = Some(view.session.as_str());
         self.feed.tell(News { kind: "run", session, owner: Some(&owner), data, contents: Value::Null });
@@ -229,7 +258,11 @@ impl Api {
         // Whose run it is, is who calls in it.
         made.wired.session = Arc::new(Session {
             id: session.id.clone(),
-            principal: Principal::agent(format!("agent of {}", kept.owner)),
+            // A page's run asks its person; a script never answers for its own.
+            principal: Principal::agent(match kept.is_page {
+                true => format!("agent of {}", kept.owner),
+                false => kept.owner.clone(),
+            }),
             dialect: session.dialect,
             agent: session.agent.clone(),
             limits: session.limits.clone(),
@@ -241,7 +274,7 @@ impl Api {
         let cancel = CancellationToken::new();
         let run = Arc::new(Run { kept: Mutex::new(kept), feed, cancel: Mutex::new(cancel.clone()) });
         self.keep_run(&run).await?;
-        lock(&self.runs.0).insert(id, Arc::clone(&run));
+        self.runs.put(id, Arc::clone(&run));
         self.tell_of_run(&run);
         let (api, working) = (Arc::clone(self), Arc::clone(&run));
         tokio::spawn(async move {
@@ -289,7 +322,7 @@ pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<RunL
     let mut runs: Vec<RunView> = all
         .into_iter()
         .filter(|kept| in_charge(&visit.who) || kept.owner == *visit.who.name)
-        .map(|kept| kept.view)
+        .map(|kept| kept.shown_to(&visit.who))
         .collect();
     runs.sort_by(|a, b| b.created.cmp(&a.created));
     Ok(RunList { available, runs })
@@ -321,15 +354,15 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewRun) -> Result<Ru
         state: "running".to_owned(),
         outcome: None,
     };
-    let run = api.start(Kept { view, owner }, session).await?;
+    let run = api.start(Kept { view, owner, is_page: visit.who.assurance == Assurance::Person }, session).await?;
     let view = lock(&run.kept).view.clone();
     Ok(view)
 }
 
 pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<RunView, Problem> {
     let run = api.run(&visit)?;
-    let view = lock(&run.kept).view.clone();
-    Ok(view)
+    let kept = lock(&run.kept).clone();
+    Ok(kept.shown_to(&visit.who))
 }
 
 pub(super) async fn events(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {

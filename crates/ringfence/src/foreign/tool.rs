@@ -162,6 +162,10 @@ impl Answered {
     }
 
     fn push(&mut self, text: &str, most: usize) {
+        if self.text.len() >= most {
+            self.truncated |= !text.is_empty();
+            return;
+        }
         if !self.text.is_empty() {
             self.text.push('\n');
         }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use ringfence::tokens::Tokens;
+use ringfence_kernel::Scope;
 use serde_json::{Value, json};
 
 use crate::api_client::{Caller, Server};
@@ -509,4 +511,75 @@ fn without_a_model_a_run_says_how_to_get_one() {
     let got = page.post("/v1/runs", &json!({"prompt": "hello"}));
     assert_eq!(got.status, 503);
     assert!(got.json()["error"]["message"].to_string().contains("base_url"));
+}
+
+/// A token with these scopes, which a person would have made at a terminal.
+fn token<'a>(server: &'a Server, site: &Site, name: &str, scopes: &[Scope]) -> Caller<'a> {
+    let token = Tokens::new(&site.state).make(name, scopes.iter().copied().collect()).unwrap();
+    Caller { server, token }
+}
+
+#[test]
+fn who_calls_chooses_words_and_not_what_is_allowed() {
+    let site = Site::new();
+    std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
+    let server = Server::start(&site, &["--wait", "0"]);
+    let agent = server.agent(&site, "agent");
+    for (dialect, tool, path) in [("miniclaw", "write_file", "a.txt"), ("crewagent", "fs.write", "@project/a.txt")] {
+        let session = agent.begin(&json!({"dialect": dialect}));
+        let got = agent.call(&session, tool, json!({"path": path, "content": "new\n"}));
+        assert!(!got["error"].is_null(), "{got}");
+        assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "old\n", "{dialect}");
+    }
+    drop(server);
+    let config = site.current.join("agents.toml");
+    std::fs::write(&config, "[agents.tight.tools]\ndeny = [\"write_file\"]\n[agents.loose]\n").unwrap();
+    let server = Server::start(&site, &["--config", config.to_str().unwrap(), "--agent", "tight"]);
+    let agent = server.agent(&site, "other");
+    assert_eq!(agent.post("/v1/sessions", &json!({"agent": "loose"})).status, 403);
+    assert_eq!(agent.send("GET", "/v1/tools?agent=loose", None).status, 403);
+    assert_eq!(agent.post("/v1/runs", &json!({"agent": "loose", "prompt": "x"})).status, 403);
+    assert!(!agent.get("/v1/tools?agent=tight").to_string().contains("\"write_file\""));
+}
+
+#[test]
+fn the_word_of_a_script_is_not_a_persons() {
+    let site = Site::new();
+    std::fs::write(site.workspace.join(".env"), "KEY=old\n").unwrap();
+    std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
+    let config = scripted(&site);
+    let server = Server::start(&site, &["--config", &config]);
+    let (agent, page) = (server.agent(&site, "agent"), server.page());
+    let session = agent.begin(&json!({}));
+    std::thread::scope(|scope| {
+        let secret = json!({"path": ".env", "content": "KEY=topsecret\n"});
+        let call = scope.spawn(|| agent.call(&session, "write_file", secret));
+        assert_eq!(page.answer(&page.request(), &json!({"approved": true})).status, 200);
+        assert_eq!(call.join().unwrap()["error"], Value::Null);
+    });
+    let change = page.get("/v1/changes")["changes"][0]["change"].as_str().unwrap().to_owned();
+    let path = format!("/v1/changes/{change}");
+    assert!(page.get(&path).to_string().contains("topsecret"));
+    let undoer = token(&server, &site, "undoer", &[Scope::Undo]);
+    assert_eq!(undoer.get("/v1/changes")["changes"][0]["change"], change);
+    let got = undoer.send("GET", &path, None);
+    assert!(got.status == 403 && !String::from_utf8_lossy(&got.body).contains("topsecret"), "{got:?}");
+    assert_eq!(undoer.post("/v1/undo", &json!({"force": true})).status, 403);
+    assert_eq!(std::fs::read_to_string(site.workspace.join(".env")).unwrap(), "KEY=topsecret\n");
+    let both = token(&server, &site, "both", &[Scope::Call, Scope::Approve]);
+    assert_eq!(both.post("/v1/runs", &json!({"prompt": "write it"})).status, 201);
+    assert_eq!(both.answer(&both.request(), &json!({"approved": true})).status, 403, "its own run's request");
+    assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "old\n");
+}
+
+#[test]
+fn without_a_terminal_no_link_is_printed_unasked() {
+    let site = Site::new();
+    let mut command = site.command(&["serve", "--address", "127.0.0.1:0"]);
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let said = format!("{}\n{}", lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said.contains("ringfence token link") && !said.contains("#login="), "{said}");
 }

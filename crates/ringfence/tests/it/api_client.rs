@@ -50,7 +50,7 @@ impl Server {
     }
 
     pub(crate) fn start_at(site: &Site, address: &str, arguments: &[&str]) -> Self {
-        let mut command = site.command(&[&["serve", "--address", address], arguments].concat());
+        let mut command = site.command(&[&["serve", "--print-link", "--address", address], arguments].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let (mut address, mut code) = (None, None);

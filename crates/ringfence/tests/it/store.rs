@@ -70,7 +70,7 @@ fn a_file_of_the_version_before_is_brought_up() {
     SqliteStore::new(state.path()).key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
-    let back = "DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE noes; DROP TABLE trusted;
+    let back = "DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE runs; DROP TABLE noes; DROP TABLE trusted;
                 ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
     connection.execute_batch(back).unwrap();
     let body = serde_json::to_string(&request("old", 0)).unwrap();
