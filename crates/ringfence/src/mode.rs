@@ -152,10 +152,11 @@ mod tests {
                 let (before, after) = (preset.decide(&question), tightened.decide(&question));
                 assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {verb:?} {path}");
                 assert_eq!(after.decision, tightened.judge(&touches[1], &question).decision);
+                let acts = verb.changes() || verb == Verb::External;
                 match mode {
                     Mode::Configured => assert_eq!(after, before),
-                    Mode::Ask if verb.changes() => assert!(after.decision > Decision::Allow),
-                    Mode::ReadOnly if verb.changes() => assert_eq!(after.decision, Decision::Deny),
+                    Mode::Ask if acts => assert!(after.decision > Decision::Allow),
+                    Mode::ReadOnly if acts => assert_eq!(after.decision, Decision::Deny),
                     Mode::Ask | Mode::ReadOnly => assert_eq!(after, before),
                 }
             }

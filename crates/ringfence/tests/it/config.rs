@@ -182,7 +182,7 @@ fn every_key_as_json() -> String {
         "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
         "mcp_servers": {
             "far": {"command": "far", "args": ["-x"], "env": ["SEARCH_KEY"], "jail": false, "timeout": "40s"},
-            "web": {"url": "http://127.0.0.1:8888/mcp", "key_env": "SEARCH_KEY"},
+            "web": {"url": "http://127.0.0.1:8888/mcp", "key_env": "SEARCH_KEY"}
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
         "approval": {"pause_after_denials": 20},
