@@ -1,7 +1,6 @@
 //! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::mcp::clients::{Client, Places};
 use crate::mcp::install::{Setting, plan};
 use crate::mcp::{Front, Listening};
 use crate::signals::Signals;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, is_watched};
 use crate::tokens::Tokens;
 use crate::wire::{Wired, wire_mcp, workspace_of};
 
@@ -114,7 +113,7 @@ pub(crate) fn serve(
     let (front, wired) = front(settings, environment, wait, Some(api.tap()))?;
     let listens = |address| {
         complain(&format!("serving http://{address}/mcp"));
-        if !print_link && !std::io::stderr().is_terminal() {
+        if !print_link && !is_watched() {
             complain("`ringfence token link` at a terminal makes a link to the page");
             return;
         }

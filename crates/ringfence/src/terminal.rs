@@ -391,3 +391,8 @@ impl Drop for Draft {
         let _ = std::fs::remove_file(&self.0);
     }
 }
+
+/// Whether what the program says of itself goes to a terminal, and not to a file that others read too.
+pub(crate) fn is_watched() -> bool {
+    rustix::termios::isatty(rustix::stdio::stderr())
+}
