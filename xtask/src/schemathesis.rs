@@ -4,6 +4,7 @@
 //! It is fetched into `target/tmp/schemathesis` on the first run, which needs the network and `python3`. What cannot be
 //! fetched is said, and counts as a failure: nothing was shown then.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::server::Served;
@@ -26,7 +27,12 @@ pub(crate) fn run() -> bool {
         say("schemathesis was not tried: `python3 -m venv` and once the network are needed");
         return false;
     }
-    let Some(served) = Served::start(&place, &["--wait", "0", "--rate", "100000"], false) else {
+    let Some(config) = with_model(&place) else {
+        say("the config cannot be written");
+        return false;
+    };
+    let arguments = ["--wait", "0", "--rate", "100000", "--config", &config];
+    let Some(served) = Served::start(&place, &arguments, false) else {
         say("the server did not start");
         return false;
     };
@@ -45,4 +51,13 @@ pub(crate) fn run() -> bool {
     // A stream of events has no end.
     command.args(["--exclude-path-regex", "events$", "--checks", CHECKS, "--max-examples", "50"]);
     done(command.args(["--request-timeout", "20", "--no-color"]))
+}
+
+/// A config with a model that always has an answer, so that runs can be begun.
+fn with_model(place: &Path) -> Option<String> {
+    let (script, config) = (place.join("script.jsonl"), place.join("config.toml"));
+    std::fs::write(&script, "{\"text\":\"well\",\"times\":1000000}\n").ok()?;
+    let text = format!("[agents.defaults]\nprovider = \"script\"\nscript = {:?}\n", script.to_str()?);
+    std::fs::write(&config, text).ok()?;
+    Some(config.to_str()?.to_owned())
 }

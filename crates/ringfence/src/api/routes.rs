@@ -337,5 +337,9 @@ pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -
         return Err(Problem::no_json());
     }
     check_json(body)?;
+    // A list of values in the order of fields would be read as well, and nobody means that.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad("the body is no JSON object"));
+    }
     serde_json::from_slice(body).map_err(|error| Problem::bad(error.to_string()))
 }

@@ -346,6 +346,7 @@ fn nobody_comes_in_by_another_name_from_another_page_or_with_too_much() {
     let login = |body: &str, kind: &str| status("POST", "/v1/login", &[("Content-Type", kind)], Some(body));
     assert_eq!(login("{\"code\":\"x\"}", "application/json"), 401);
     assert_eq!(login("{\"code\":\"x\",\"code\":\"y\"}", "application/json"), 400);
+    assert_eq!(login("[\"x\"]", "application/json"), 400);
     assert_eq!(login("{\"code\":\"x\"}", "text/plain"), 415);
     assert_eq!(login(&format!("{{\"code\":\"{}\"}}", "x".repeat(40 << 20)), "application/json"), 413);
     let code = json!({"code": server.code}).to_string();
