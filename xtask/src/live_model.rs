@@ -31,7 +31,7 @@ const TASKS: [Task; 3] = [
         answer: Some("hello world"),
     },
     Task {
-        prompt: "In the file greeting.txt replace the word world by the word fence, with the tool edit_file.",
+        prompt: "Use edit_file to change the word world to the word fence in greeting.txt.",
         contents: "hello fence",
         ledger: Some("greeting.txt"),
         answer: None,
@@ -51,8 +51,8 @@ pub(crate) fn run(url: &str, model: &str) -> bool {
     // It is not there the first time.
     let _ = std::fs::remove_dir_all(&place);
     let settings = format!(
-        "preset = \"edits\"\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
-         temperature = 0.0\nmax_tool_iterations = 8\n[tools]\nallow = [\"read_file\", \"write_file\", \"edit_file\"]\n"
+        "preset = \"edits\"\ndialect = \"miniclaw\"\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
+         temperature = 0.2\nmax_tool_iterations = 8\n[tools]\nallow = [\"read_file\", \"write_file\", \"edit_file\"]\n"
     );
     let made = std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(&config, settings));
     if made.is_err() {
