@@ -17,9 +17,7 @@ pub(crate) fn run() -> bool {
         return false;
     };
     let Some(token) = served.agent_token("bench") else { return false };
-    say(
-        "reads of 4 KiB through the API, and the same calls in one process (`cargo xtask bench read` measures those alone)",
-    );
+    say("reads of 4 KiB through the API (`cargo xtask bench agent` has the same call in one process)");
     let Some(before) = served.resident() else { return false };
     let Some(sessions) = (0..SESSIONS).map(|_| begin(&served, &token)).collect::<Option<Vec<_>>>() else {
         say("a session could not be begun");
