@@ -15,6 +15,8 @@ mod live_model;
 mod llmock;
 mod mcp_clients;
 mod mutants;
+mod package;
+mod road;
 mod schemathesis;
 mod searxng;
 mod server;
@@ -27,7 +29,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str =
     "usage: cargo xtask test [--full | --model URL NAME] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
                    bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
-                   acpx | schemathesis | screenshots
+                   acpx | package | road | schemathesis | screenshots
 
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   test         format, lints, every test, doc tests
@@ -48,6 +50,8 @@ const USAGE: &str =
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
+  package      archives, a Debian package and checksums, below target/package
+  road         what somebody reads who follows one call from the command line to the disk
   schemathesis the API of the server against a grader that makes requests of its document; fetches it on the first run
   screenshots  pictures of the page for the README, into docs/images";
 
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),
         ["mutants"] => mutants::run(),
+        ["road"] => road::run(),
+        ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),

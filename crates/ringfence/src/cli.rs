@@ -1,34 +1,38 @@
-//! The command line: `ringfence call`, `agent`, `acp`, `mcp`, `serve`, `tools`, `approvals`, `policy`, `audit`, `workflow`, and what a person does
-//! with changes: `log`, `diff`, `undo` and `redo`.
+//! The command line: what each command of `command.rs` does.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
 
 use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Assurance, Bit, DeskError, Dialect, Fatal, Preset, Reply, StoreLost, ToolCall, visible};
+use clap::Parser as _;
+use ringfence_fs::{Broken, Verified, read_known_heads, read_records, verify};
+use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::{AcpOptions, Pipes, acp};
-use crate::agent::{AgentOptions, NoModel, SessionError, Voice, agent};
-use crate::approve::{Approve, at_terminal, nobody};
-use crate::config::{ConfigError, Environment, Flags, Mounted, RunCode, Settings, load};
+use crate::acp::{Pipes, acp};
+use crate::agent::{DemoError, NoModel, SessionError, Voice, agent, demo};
+use crate::approve::{at_terminal, nobody};
+use crate::command::{
+    AuditCommand, ChangesCommand, Cli, Command, FirstSteps, Format, PolicyCommand, Typed, WorkflowCommand,
+};
+use crate::config::{ConfigError, Environment, Flags, RunCode, Settings, load};
 use crate::doctor::examine;
 use crate::foreign::check;
-use crate::in_charge::{ApprovalsCommand, Done, GrantsCommand, approvals, distrust, grants, trust};
+use crate::in_charge::{Done, approvals, distrust, grants, trust};
+use crate::init::{InitError, init};
+use crate::manual::{ManualError, completions, manual};
 use crate::mcp::ServeError;
 use crate::mcp::clients::{Places, find};
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
-use crate::serving::{McpCommand, ServeOptions, TokenCommand, install, mcp, serve, token};
-use crate::sessions_text::{SessionsCommand, sessions};
+use crate::serving::{install, mcp, serve, token};
+use crate::sessions_text::sessions;
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
@@ -38,245 +42,6 @@ use crate::{changes_text, policy_text};
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
 const BAD_USAGE: u8 = 2;
-
-/// The tool host between an AI agent and a machine.
-#[derive(Debug, Parser)]
-#[command(name = "ringfence", version, about)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-    #[command(flatten)]
-    options: CommonOptions,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Make one tool call and print the reply.
-    Call {
-        /// The tool, such as `read_file`.
-        tool: String,
-        /// Its arguments as a JSON object; `-` reads them from standard input.
-        #[arg(default_value = "{}")]
-        json: String,
-    },
-    /// Let a model work on a prompt with the tools; without one, talk with it here. Exit code 0 is an answer, 1 a run that
-    /// ended without one, 3 a model that cannot be had, 130 a cancelled run.
-    Agent(AgentOptions),
-    /// Serve the agent to an editor over the Agent Client Protocol, on standard input and output.
-    Acp(AcpOptions),
-    #[command(flatten)]
-    Changes(ChangesCommand),
-    /// See the calls that wait for a person's answer, and answer them.
-    Approvals {
-        #[command(subcommand)]
-        command: ApprovalsCommand,
-    },
-    /// Try every wall that stands between programs and this machine, see which clients go around the fence with tools of
-    /// their own, and say what to do about it.
-    Doctor {
-        /// As JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Look at the trace of every call, and check that nobody changed it.
-    Audit {
-        #[command(subcommand)]
-        command: AuditCommand,
-    },
-    /// Serve the tools to an agent over the Model Context Protocol, on standard input and output.
-    #[command(args_conflicts_with_subcommands = true)]
-    Mcp {
-        #[command(subcommand)]
-        command: Option<McpCommand>,
-        /// How long a call waits for a person before its client is told to come again. Most clients give up on a call
-        /// after a minute.
-        #[arg(long, value_name = "SECONDS", default_value_t = 25)]
-        wait: u64,
-    },
-    /// Serve the tools to agents over HTTP, for those who show a token.
-    Serve(ServeOptions),
-    /// Make and take back the tokens that `serve` wants to see.
-    Token {
-        #[command(subcommand)]
-        command: TokenCommand,
-    },
-    /// See what was said and done in sessions of the agent, and keep it elsewhere.
-    Sessions {
-        #[command(subcommand)]
-        command: SessionsCommand,
-    },
-    /// Make and look after runs of a workflow.
-    Workflow {
-        #[command(subcommand)]
-        command: WorkflowCommand,
-    },
-    /// See what may be done without asking, and why.
-    Policy {
-        #[command(subcommand)]
-        command: PolicyCommand,
-    },
-    /// Print the tools of a dialect.
-    Tools {
-        /// The form to print them in.
-        #[arg(long, value_enum, default_value_t = Format::List)]
-        format: Format,
-    },
-}
-
-/// What a person asks about changes, or wants done about them.
-#[derive(Debug, Subcommand)]
-enum ChangesCommand {
-    /// List the changes that were made in the workspace, the newest first.
-    Log {
-        /// Only those of this session.
-        #[arg(long, value_name = "ID")]
-        session: Option<String>,
-        /// As a JSON object.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show what one change did.
-    Diff {
-        /// The change, as `ringfence log` lists it.
-        change: String,
-    },
-    /// Take back the last change, or those that are named: all of it, or, where something was changed since, nothing.
-    Undo {
-        /// The change, as `ringfence log` lists it.
-        #[arg(conflicts_with_all = ["session", "since"])]
-        change: Option<String>,
-        /// Every change of a session.
-        #[arg(long, value_name = "ID", conflicts_with = "since")]
-        session: Option<String>,
-        /// Every change since a time, such as `2026-01-31T12:00:00Z`.
-        #[arg(long, value_name = "TIME", value_parser = time)]
-        since: Option<String>,
-        /// Only say what would be done.
-        #[arg(long)]
-        dry_run: bool,
-        /// Take back also what was changed since. What is there now is kept, and `redo` brings it back, unless it is too
-        /// large to be kept.
-        #[arg(long)]
-        force: bool,
-    },
-    /// Bring back what the last undo took back, or the one that is named.
-    Redo {
-        /// The undo, as `ringfence log` lists it.
-        change: Option<String>,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum AuditCommand {
-    /// Print the records, the oldest first.
-    Show {
-        /// As they are in the log, a JSON object a line.
-        #[arg(long)]
-        json: bool,
-        /// Go on printing as calls are made.
-        #[arg(long)]
-        follow: bool,
-    },
-    /// Check every record, link and signed head. Exit code 1 and the first bad one if something was changed.
-    Verify {
-        /// A head that was kept elsewhere, as `ringfence audit head` printed it.
-        #[arg(long, value_name = "NUMBER:HASH", value_parser = known_head)]
-        head: Option<KnownHead>,
-        /// A file that signed heads were sent to, as `audit_heads` in the config says.
-        #[arg(long, value_name = "FILE")]
-        heads: Option<PathBuf>,
-    },
-    /// Print how far the log reaches, to be kept elsewhere.
-    Head,
-}
-
-#[derive(Debug, Subcommand)]
-enum PolicyCommand {
-    /// Say what would be decided about a call, by which rule, without making it.
-    Explain {
-        /// The tool, such as `write_file`.
-        tool: String,
-        /// Its arguments as a JSON object; `-` reads them from standard input.
-        #[arg(default_value = "{}")]
-        json: String,
-        /// As in a session that has been through this: read-secret, saw-untrusted or has-egress.
-        #[arg(long, value_name = "BIT", value_parser = bit)]
-        when: Vec<Bit>,
-    },
-    /// Print every rule, in the order in which they decide.
-    Show,
-    /// See what was allowed for good by an answer, and take it back.
-    Grants {
-        #[command(subcommand)]
-        command: Option<GrantsCommand>,
-    },
-    /// Let the rules of the workspace's own ringfence.toml allow what they say, until it changes. Shows them, and asks you
-    /// at this terminal.
-    Trust {
-        /// Take the trust back.
-        #[arg(long)]
-        revoke: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum WorkflowCommand {
-    /// Make a run of the project, by the id that `--run` gives or a new one, and print its id. With `--graph` it stands
-    /// at the entry of that workflow, and goes along its edges from there.
-    New,
-}
-
-#[derive(Debug, Args)]
-struct CommonOptions {
-    /// The directory that tools work in. Created if it is missing.
-    #[arg(long, global = true, value_name = "DIR")]
-    workspace: Option<String>,
-    /// A further directory that tools reach as `@ALIAS/…`: read-only, or `rw` to be written too.
-    #[arg(long, global = true, value_name = "ALIAS=DIR[:ro|rw]", value_parser = Mounted::parse)]
-    mount: Vec<Mounted>,
-    /// The run whose state is `@state`.
-    #[arg(long, global = true, value_name = "ID")]
-    run: Option<String>,
-    /// The graph that the run goes along, on a read-only mount. A run that was made with one keeps it.
-    #[arg(long, global = true, value_name = "@PKG/FILE")]
-    graph: Option<String>,
-    /// The agent on whose behalf tools are called; its limits are those of the config.
-    #[arg(long, global = true, value_name = "ID")]
-    agent: Option<String>,
-    /// The tool system to speak: standard, miniclaw or crewagent.
-    #[arg(long, global = true, value_name = "NAME", value_parser = dialect)]
-    dialect: Option<Dialect>,
-    /// The config file to use instead of the user's own.
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// What may be done without asking: ask, edits or read-only.
-    #[arg(long, global = true, value_name = "NAME", value_parser = preset)]
-    preset: Option<Preset>,
-    /// Where somebody has to be asked: ask at the terminal, never, only what the policy allows, or always.
-    #[arg(long, global = true, value_name = "HOW", value_parser = approve)]
-    approve: Option<Approve>,
-    /// Allow no change at all; the same as `--preset read-only`.
-    #[arg(long, global = true, conflicts_with = "preset")]
-    read_only: bool,
-    /// Offer only this tool, and others that are named so too.
-    #[arg(long, global = true, value_name = "TOOL")]
-    allow_tool: Vec<String>,
-    /// Do not offer this tool.
-    #[arg(long, global = true, value_name = "TOOL")]
-    deny_tool: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// The list that OpenAI's chat completions take as `tools`.
-    Openai,
-    /// The bare functions: name, description, parameters.
-    Functions,
-    /// A line each, for people.
-    List,
-    /// What a model is told about them at the start: the tools, where they reach, and the limits that hold.
-    Prompt,
-}
 
 /// Why a command did not get as far as a reply.
 #[derive(Debug, thiserror::Error)]
@@ -315,6 +80,12 @@ pub(crate) enum Failure {
     Model(#[from] NoModel),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    #[error(transparent)]
+    Init(#[from] InitError),
+    #[error(transparent)]
+    Manual(#[from] ManualError),
     #[error("the runtime cannot start: {0}")]
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
@@ -337,63 +108,80 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8, Failure> {
     let environment = Environment::read()?;
-    let settings = load(&cli.options.flags(), &environment)?;
+    let flags = cli.options.flags();
+    match cli.command {
+        Typed::First(command) => first_steps(command, &flags, &environment),
+        Typed::Command(command) => command_with(load(&flags, &environment)?, command, flags, &environment),
+    }
+}
+
+/// What needs no config, and is none the worse for a wrong one.
+fn first_steps(command: FirstSteps, flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
+    match command {
+        FirstSteps::Demo(options) => demo(environment, &options, Voice::real()),
+        FirstSteps::Init(options) => tell(init(flags, environment, &options)?),
+        FirstSteps::Completions { shell } => print(&completions(shell)?, SUCCESS),
+        FirstSteps::Man { directory } => tell(manual(&directory)?),
+    }
+}
+
+fn command_with(settings: Settings, command: Command, flags: Flags, environment: &Environment) -> Result<u8, Failure> {
     for warning in &settings.warnings {
         complain(&format!("warning: {warning}"));
     }
-    match cli.command {
+    match command {
         Command::Call { tool, json } => {
-            let approver = at_terminal(&settings, &environment);
+            let approver = at_terminal(&settings, environment);
             let settings = Settings { run_code: RunCode { waiting_jails: 0, ..settings.run_code }, ..settings };
-            let wired = wire(settings, &environment, approver)?;
+            let wired = wire(settings, environment, approver)?;
             warn_of(&wired);
             call(&wired, tool, json)
         }
-        Command::Agent(options) => agent(settings, &environment, options, Voice::real()),
+        Command::Agent(options) => agent(settings, environment, options, Voice::real()),
         Command::Acp(options) => {
             let pipes = Pipes { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
-            acp(settings, &environment, options, pipes).map(|()| SUCCESS)
+            acp(settings, environment, options, pipes).map(|()| SUCCESS)
         }
         Command::Doctor { json } => {
-            let workspace = workspace_of(&settings, &environment).ok();
-            let clients = find(Places::of(&environment, workspace.as_deref()));
+            let workspace = workspace_of(&settings, environment).ok();
+            let clients = find(Places::of(environment, workspace.as_deref()));
             let (text, well) = examine(
                 &environment.program,
                 settings.run_code.fallback,
                 &clients,
-                &check(&settings, &environment),
+                &check(&settings, environment),
                 json,
             );
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        Command::Mcp { command: None, wait } => tell(mcp(settings, &environment, Duration::from_secs(wait))?),
-        Command::Mcp { command: Some(command), .. } => tell(install(&settings, &environment, command)?),
-        Command::Serve(options) => tell(serve(settings, cli.options.flags(), &environment, options)?),
-        Command::Token { command } => tell(token(&settings, &environment, command)?),
-        Command::Sessions { command } => tell_safely(sessions(&settings, &environment, command)?),
-        Command::Tools { format } => print(&(tools(&unasked(settings, &environment)?, format) + "\n"), SUCCESS),
-        Command::Approvals { command } => tell(approvals(&settings, &environment, command)?),
+        Command::Mcp { command: None, wait } => tell(mcp(settings, environment, Duration::from_secs(wait))?),
+        Command::Mcp { command: Some(command), .. } => tell(install(&settings, environment, command)?),
+        Command::Serve(options) => tell(serve(settings, flags, environment, options)?),
+        Command::Token { command } => tell(token(&settings, environment, command)?),
+        Command::Sessions { command } => tell_safely(sessions(&settings, environment, command)?),
+        Command::Tools { format } => print(&(tools(&unasked(settings, environment)?, format) + "\n"), SUCCESS),
+        Command::Approvals { command } => tell(approvals(&settings, environment, command)?),
         Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
-            let wired = unasked(settings, &environment)?;
+            let wired = unasked(settings, environment)?;
             when.into_iter().for_each(|bit| wired.session.bits.raise(bit));
             explain(&wired, tool, json)
         }
         Command::Policy { command: PolicyCommand::Show } => {
-            print(&policy_text::show(&unasked(alone(settings), &environment)?.settings.rules()), SUCCESS)
+            print(&policy_text::show(&unasked(alone(settings), environment)?.settings.rules()), SUCCESS)
         }
         Command::Changes(command) => {
-            changes(&wire_for_person(settings, &environment, Assurance::Person, None)?, command)
+            changes(&wire_for_person(settings, environment, Assurance::Person, None)?, command)
         }
         Command::Policy { command: PolicyCommand::Grants { command } } => {
-            tell(grants(&settings, &environment, command)?)
+            tell(grants(&settings, environment, command)?)
         }
         Command::Policy { command: PolicyCommand::Trust { revoke } } => {
-            let wired = wire(alone(settings), &environment, Box::new(nobody()))?;
-            tell(if revoke { distrust(&wired)? } else { trust(&wired, &environment)? })
+            let wired = wire(alone(settings), environment, Box::new(nobody()))?;
+            tell(if revoke { distrust(&wired)? } else { trust(&wired, environment)? })
         }
         Command::Audit { command } => audit(&settings.state, command),
         Command::Workflow { command: WorkflowCommand::New } => {
-            print(&(new_workflow(&settings, &environment)? + "\n"), SUCCESS)
+            print(&(new_workflow(&settings, environment)? + "\n"), SUCCESS)
         }
     }
 }
@@ -643,57 +431,4 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-impl CommonOptions {
-    fn flags(&self) -> Flags {
-        Flags {
-            config: self.config.clone(),
-            workspace: self.workspace.clone(),
-            dialect: self.dialect,
-            preset: if self.read_only { Some(Preset::ReadOnly) } else { self.preset },
-            allow: self.allow_tool.clone(),
-            deny: self.deny_tool.clone(),
-            mounts: self.mount.clone(),
-            agent: self.agent.clone(),
-            run: self.run.clone(),
-            graph: self.graph.clone(),
-            approve: self.approve,
-        }
-    }
-}
-
-fn known_head(text: &str) -> Result<KnownHead, String> {
-    let parsed = text.trim().split_once(':').and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
-    match parsed {
-        Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
-        _ => Err("it looks like what `ringfence audit head` prints".to_owned()),
-    }
-}
-
-fn time(text: &str) -> Result<String, String> {
-    match humantime::parse_rfc3339_weak(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err("it is a time such as `2026-01-31T12:00:00Z`".to_owned()),
-    }
-}
-
-fn dialect(name: &str) -> Result<Dialect, String> {
-    Dialect::named(name).ok_or_else(|| one_of(Dialect::ALL.map(Dialect::name)))
-}
-
-fn approve(name: &str) -> Result<Approve, String> {
-    Approve::named(name).ok_or_else(|| one_of(Approve::ALL.map(Approve::name)))
-}
-
-fn bit(name: &str) -> Result<Bit, String> {
-    Bit::named(name).ok_or_else(|| one_of(Bit::ALL.map(Bit::name)))
-}
-
-fn preset(name: &str) -> Result<Preset, String> {
-    Preset::named(name).ok_or_else(|| one_of(Preset::ALL.map(Preset::name)))
-}
-
-fn one_of<const N: usize>(names: [&str; N]) -> String {
-    format!("it is one of {}", names.join(", "))
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_agent::{Event, Front, Outcome};
 use ringfence_kernel::{visible, visible_line};
@@ -40,7 +40,7 @@ impl fmt::Debug for Writer {
 /// Progress for a person who looks on.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    pub(crate) out: Writer,
+    pub(crate) out: Arc<Writer>,
     /// Where they can be asked.
     pub(crate) terminal: Option<Terminal>,
 }

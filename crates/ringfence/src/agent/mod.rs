@@ -8,6 +8,7 @@
 
 pub(crate) mod cards;
 mod chat;
+mod demo;
 mod fronts;
 mod instructions;
 mod line_reader;
@@ -25,6 +26,7 @@ use ringfence_kernel::{Approver, AuditSink, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
 use self::chat::Chat;
+pub(crate) use self::demo::{DemoError, DemoOptions, demo};
 use self::fronts::{Lines, Progress, Writer};
 pub(crate) use self::fronts::{finished, line};
 use self::instructions::system_prompt;
@@ -129,7 +131,7 @@ pub(crate) fn agent(
         true => (Arc::new(Lines(out)), None),
         false => {
             let terminal = Some(Terminal::new(&settings.state, environment)).filter(Terminal::is_there);
-            (Arc::new(Progress { out: err, terminal }), Some(out))
+            (Arc::new(Progress { out: Arc::new(err), terminal }), Some(out))
         }
     };
     let approver = approver(&settings, environment, &front);

@@ -30,8 +30,7 @@ pub enum NoModel {
   api_key_env = \"ANTHROPIC_API_KEY\"
   model = \"claude-sonnet-4-5\"\n
   # none at all, to see how it works
-  printf '%s\\n' '{{\"calls\":[{{\"name\":\"list_directory\",\"arguments\":{{\"path\":\".\"}}}}]}}' '{{\"text\":\"That is all.\"}}' > demo.jsonl
-  ringfence agent --script demo.jsonl \"what is here?\""
+  ringfence demo"
     )]
     Missing,
     #[error("the model has no name: set `model` below `[agents.defaults]`, or use `--model NAME`")]
@@ -84,7 +83,7 @@ fn at_server(
     Ok(Arc::from(provider::open(provider)?))
 }
 
-fn provider_of(kind: Kind, base_url: String, model: String) -> provider::Provider {
+pub(super) fn provider_of(kind: Kind, base_url: String, model: String) -> provider::Provider {
     let (key, headers, timeouts) = (None, Vec::new(), Timeouts::default());
     provider::Provider { kind, base_url, model, key, headers, timeouts, stream: true }
 }

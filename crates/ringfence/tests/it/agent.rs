@@ -83,27 +83,13 @@ fn exit_codes_tell_a_script_how_it_ended() {
     }
     let said = said_bare(&site, &["agent", "hello"]);
     assert_eq!(said.code, Some(2));
-    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "ringfence agent --script demo.jsonl"] {
+    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "ringfence demo"] {
         assert!(said.err.contains(way), "no {way} in {}", said.err);
     }
 }
 
 fn said_bare(site: &Site, arguments: &[&str]) -> Said {
     said(site.command(arguments).output().unwrap())
-}
-
-#[test]
-fn the_demo_that_a_missing_model_shows_works_as_it_is_shown() {
-    let site = Site::new();
-    site.write("here.txt", "");
-    let shown = said_bare(&site, &["agent", "hello"]).err;
-    let lines: Vec<&str> = shown.lines().skip_while(|line| !line.contains("printf")).map(str::trim).collect();
-    let mut shell = site.program("sh");
-    let path = std::path::Path::new(crate::site::PROGRAM).parent().unwrap().to_owned();
-    let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
-    shell.args(["-ec", &lines.join("\n")]).env("PATH", path);
-    let said = said(shell.output().unwrap());
-    assert_eq!((said.code, said.out.as_str()), (Some(0), "That is all.\n"), "{said:?}");
 }
 
 #[test]

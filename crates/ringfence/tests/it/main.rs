@@ -17,6 +17,7 @@ mod cli;
 mod config;
 mod crash;
 mod example;
+mod first_steps;
 mod foreign;
 mod leaks;
 mod mcp;

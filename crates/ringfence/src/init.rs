@@ -1,0 +1,233 @@
+//! `ringfence init`: a commented file to begin with, for this directory or for this user.
+//!
+//! Nothing that is there is changed. Every key is commented out or says what holds anyway, so that the file alone changes
+//! nothing; it shows what could be said, beside what this directory seems to be.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::config::{Environment, Flags, WORKSPACE_FILE};
+use crate::in_charge::Done;
+
+/// Every key with its default, as the repository has it.
+const EXAMPLE: &str = include_str!("../../../config/ringfence.example.toml");
+
+#[derive(Debug, Args)]
+pub(crate) struct InitOptions {
+    /// Write your own config, which every workspace has from you, instead of the workspace's.
+    #[arg(long)]
+    user: bool,
+    /// Only print it.
+    #[arg(long)]
+    print: bool,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InitError {
+    #[error("`{0}` is there already, and stays as it is; `ringfence init --print` shows what would be written")]
+    IsThere(String),
+    #[error("`{0}` cannot be written: {1}")]
+    Write(String, std::io::Error),
+    #[error("it is not known where your config would be: set HOME or XDG_CONFIG_HOME")]
+    NoHome,
+}
+
+pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptions) -> Result<Done, InitError> {
+    let workspace = match &flags.workspace {
+        Some(directory) => environment.current.join(directory),
+        None => environment.current.clone(),
+    };
+    let (text, next) = match options.user {
+        true => (commented(EXAMPLE), NEXT_FOR_USER),
+        false => (for_workspace(&workspace), NEXT_FOR_WORKSPACE),
+    };
+    if options.print {
+        return Ok(Done::Print(text));
+    }
+    let (shown, file) = match options.user {
+        true => {
+            let directory = environment.config.as_ref().ok_or(InitError::NoHome)?;
+            let shown = "config.toml".to_owned();
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| InitError::Write(shown.clone(), error))?;
+            (shown.clone(), directory.join(shown))
+        }
+        false => (WORKSPACE_FILE.to_owned(), workspace.join(WORKSPACE_FILE)),
+    };
+    write_new(&file, &text).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => InitError::IsThere(shown.clone()),
+        _ => InitError::Write(shown.clone(), error),
+    })?;
+    Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\n{next}")))
+}
+
+const NEXT_FOR_WORKSPACE: &str = "Next:
+  ringfence policy show                 what may be done here without asking, and why
+  ringfence doctor                      which walls stand on this machine
+  ringfence mcp install claude-code     the tools in the agent that you have (or codex, zed, …)
+  ringfence agent \"what is here?\"       or our own agent
+";
+
+const NEXT_FOR_USER: &str = "Next: take the `#` away from what you want otherwise, and see
+  ringfence policy show                 what may be done without asking, and why
+  ringfence agent --health              whether your model can be reached
+";
+
+fn write_new(file: &PathBuf, text: &str) -> std::io::Result<()> {
+    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(file)?;
+    new.write_all(text.as_bytes())?;
+    new.sync_all()
+}
+
+/// The example with every key commented out: tables stay, and are empty.
+fn commented(example: &str) -> String {
+    let comment = |line: &str| match line.is_empty() || line.starts_with(['#', '[']) {
+        true => format!("{line}\n"),
+        false => format!("# {line}\n"),
+    };
+    example.lines().map(comment).collect()
+}
+
+/// What a directory has that a rule could be about.
+struct Kind {
+    /// The file by which it is known.
+    mark: &'static str,
+    rule: &'static str,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        mark: "Cargo.toml",
+        rule: r#"# [[rules]]
+# name = "lock file"
+# decision = "ask"
+# effect = "change"
+# path = "Cargo.lock"
+# because = "cargo writes it"
+"#,
+    },
+    Kind {
+        mark: "package.json",
+        rule: r#"# [[rules]]
+# name = "installed packages"
+# decision = "deny"
+# effect = "change"
+# path = "node_modules/**"
+# because = "change package.json instead"
+"#,
+    },
+    Kind {
+        mark: "pyproject.toml",
+        rule: r#"# [[rules]]
+# name = "virtual environment"
+# decision = "deny"
+# effect = "change"
+# path = ".venv/**"
+# because = "change pyproject.toml instead"
+"#,
+    },
+    Kind {
+        mark: "go.mod",
+        rule: r#"# [[rules]]
+# name = "sums"
+# decision = "ask"
+# effect = "change"
+# path = "go.sum"
+# because = "go writes it"
+"#,
+    },
+    Kind {
+        mark: "Dockerfile",
+        rule: r#"# [[rules]]
+# name = "image"
+# decision = "ask"
+# effect = "change"
+# path = "Dockerfile"
+# because = "it is built and run elsewhere"
+"#,
+    },
+];
+
+fn for_workspace(workspace: &Path) -> String {
+    let here = KINDS.iter().filter(|kind| workspace.join(kind.mark).symlink_metadata().is_ok());
+    let rules: Vec<&str> = here.map(|kind| kind.rule).collect();
+    let rules = match rules.is_empty() {
+        true => GENERAL_RULE.to_owned(),
+        false => rules.join("#\n"),
+    };
+    format!("{HEAD}{rules}")
+}
+
+const HEAD: &str = r#"# What holds for agents in this directory, whoever starts them. It can only tighten what their user allows: rules here that
+# allow something count once the user trusts this file (`ringfence policy trust`), and until it changes.
+#
+# Every key and rule: `ringfence init --user --print`. What would be decided about a call: `ringfence policy explain TOOL JSON`.
+
+# What may be done without asking: "ask" (before anything is overwritten or deleted), "edits" (changes inside the workspace)
+# or "read-only".
+# preset = "ask"
+
+[limits]
+# max_write_bytes = 1048576
+# max_run_duration = "2m"
+
+[tools]
+# Offer only these tools. Without the key, all of them.
+# allow = ["read_file", "list_directory", "search_files"]
+# Never offer these.
+deny = []
+
+# Rules. A deny anywhere is final.
+"#;
+
+const GENERAL_RULE: &str = r#"# [[rules]]
+# name = "generated"
+# decision = "deny"
+# effect = "change"
+# path = "dist/**"
+# because = "edit the sources instead"
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::{EXAMPLE, KINDS, commented, for_workspace};
+
+    /// The text with its keys and rules brought to life.
+    fn lively(text: &str) -> String {
+        let key = |line: &str| line.contains(" = ") || line.starts_with("[[");
+        let lines = text.lines().map(|line| match line.strip_prefix("# ").filter(|rest| key(rest)) {
+            Some(rest) if !rest.contains('`') => rest,
+            _ => line,
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_it_is_and_with_every_comment_taken_away() {
+        let directory = tempfile::tempdir().unwrap();
+        for kind in &KINDS {
+            std::fs::write(directory.path().join(kind.mark), "").unwrap();
+        }
+        let text = for_workspace(directory.path());
+        assert_eq!(text.matches("[[rules]]").count(), KINDS.len());
+        for text in [text.clone(), lively(&text), for_workspace(&directory.path().join("none"))] {
+            let read = toml::from_str::<toml::Table>(&text);
+            assert!(read.is_ok(), "{text}\n{read:?}");
+        }
+    }
+
+    #[test]
+    fn the_example_without_its_keys_says_nothing() {
+        let table: toml::Table = toml::from_str(&commented(EXAMPLE)).unwrap();
+        assert!(table.values().all(|value| value.as_table().is_some_and(says_nothing)), "{table:?}");
+    }
+
+    fn says_nothing(table: &toml::Table) -> bool {
+        table.values().all(|value| value.as_table().is_some_and(says_nothing))
+    }
+}

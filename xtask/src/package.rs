@@ -1,0 +1,130 @@
+//! `cargo xtask package`: what people install, below `target/package`: an archive, a static one where this machine can build
+//! it, a Debian package, and their checksums.
+//!
+//! Manual pages and completions are made by the program that is packed. What is missing here (the musl target, `musl-gcc`,
+//! `cargo-deb`) is said and left out, but for `cargo-deb`, which is installed below `target` on the first run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{root, run, say};
+
+const STATIC: &str = "x86_64-unknown-linux-musl";
+const CARGO_DEB: &str = "3.8.0";
+
+/// False if something that could be made was not.
+pub(crate) fn package() -> bool {
+    let place = root().join("target/package");
+    let _ = fs::remove_dir_all(&place);
+    let built = run(&["build", "--release", "--locked", "--package", "ringfence"], &[]);
+    if !built || !beside(&root().join("target/release/ringfence"), &place) {
+        return false;
+    }
+    let here = std::env::consts::ARCH;
+    let mut done = archive(&place, &root().join("target/release/ringfence"), &format!("{here}-linux-gnu"));
+    match missing_for_static() {
+        Some(missing) => say(&format!("no static build: {missing}")),
+        None => {
+            let target = ["build", "--release", "--locked", "--package", "ringfence", "--target", STATIC];
+            let built = run(&target, &[("CC_x86_64_unknown_linux_musl", "musl-gcc")]);
+            let program = root().join("target").join(STATIC).join("release/ringfence");
+            done = done && built && archive(&place, &program, &format!("{here}-linux-static"));
+        }
+    }
+    done && debian(&place) && checksums(&place)
+}
+
+/// The manual and the completions, where the packages take them from.
+fn beside(program: &Path, place: &Path) -> bool {
+    let (man, completions) = (place.join("man"), place.join("completions"));
+    for directory in [&man, &completions] {
+        if let Err(error) = fs::create_dir_all(directory) {
+            say(&format!("a directory below target/package cannot be made: {error}"));
+            return false;
+        }
+    }
+    let shells = [("bash", "ringfence"), ("zsh", "_ringfence"), ("fish", "ringfence.fish")];
+    let completed = shells.iter().all(|(shell, file)| {
+        let printed = Command::new(program).args(["completions", shell]).output();
+        printed.is_ok_and(|said| said.status.success() && fs::write(completions.join(file), said.stdout).is_ok())
+    });
+    completed && succeeds(Command::new(program).arg("man").arg(&man))
+}
+
+/// The program with what belongs to it, in one archive.
+fn archive(place: &Path, program: &Path, kind: &str) -> bool {
+    let name = format!("ringfence-{}-{kind}", env!("CARGO_PKG_VERSION"));
+    let directory = place.join(&name);
+    let files = [
+        (program.to_owned(), "ringfence"),
+        (root().join("README.md"), "README.md"),
+        (root().join("LICENSE-MIT"), "LICENSE-MIT"),
+        (root().join("LICENSE-APACHE"), "LICENSE-APACHE"),
+        (root().join("config/ringfence.example.toml"), "ringfence.example.toml"),
+        (root().join("packaging/ringfence.service"), "ringfence.service"),
+    ];
+    let copied = fs::create_dir_all(&directory).is_ok()
+        && files.iter().all(|(from, to)| fs::copy(from, directory.join(to)).is_ok())
+        && ["man", "completions"]
+            .iter()
+            .all(|from| succeeds(Command::new("cp").arg("-r").arg(place.join(from)).arg(&directory)))
+        && succeeds(Command::new("strip").arg(directory.join("ringfence")));
+    let archive = format!("{name}.tar.gz");
+    let packed = copied
+        && succeeds(
+            Command::new("tar")
+                .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf", &archive, &name])
+                .current_dir(place),
+        )
+        && fs::remove_dir_all(&directory).is_ok();
+    if packed {
+        say(&format!("target/package/{archive}"));
+    }
+    packed
+}
+
+fn missing_for_static() -> Option<&'static str> {
+    let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
+    let installed = installed.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+    if !installed.lines().any(|target| target == STATIC) {
+        return Some("`rustup target add x86_64-unknown-linux-musl` first");
+    }
+    let compiler = Command::new("musl-gcc").arg("--version").output();
+    (!compiler.is_ok_and(|said| said.status.success())).then_some("`musl-gcc` is missing (Debian's package musl-tools)")
+}
+
+/// A package for Debian, as `crates/ringfence/Cargo.toml` describes it.
+fn debian(place: &Path) -> bool {
+    let tools = root().join("target/tools");
+    let program: PathBuf = tools.join("bin/cargo-deb");
+    if !program.exists() {
+        let tools = tools.display().to_string();
+        if !run(&["install", "--quiet", "--locked", "--root", &tools, "cargo-deb", "--version", CARGO_DEB], &[]) {
+            say("no Debian package: `cargo-deb` cannot be installed");
+            return true;
+        }
+    }
+    let mut command = Command::new(program);
+    command.args(["--no-build", "--package", "ringfence", "--output"]).arg(place).current_dir(root());
+    succeeds(&mut command)
+}
+
+fn checksums(place: &Path) -> bool {
+    let script = "sha256sum -- *.tar.gz *.deb 2>/dev/null > SHA256SUMS; cat SHA256SUMS; test -s SHA256SUMS";
+    succeeds(Command::new("sh").args(["-c", script]).current_dir(place))
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    match command.status() {
+        Ok(status) if status.success() => true,
+        Ok(status) => {
+            say(&format!("{} failed: {status}", command.get_program().display()));
+            false
+        }
+        Err(error) => {
+            say(&format!("{} cannot be run: {error}", command.get_program().display()));
+            false
+        }
+    }
+}
