@@ -16,6 +16,7 @@ mod llmock;
 mod mcp_clients;
 mod mutants;
 mod package;
+mod report;
 mod road;
 mod schemathesis;
 mod searxng;
@@ -36,7 +37,8 @@ const USAGE: &str =
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
   test --model a live model of an OpenAI-compatible server makes, reads and edits a file through the agent
-  bench        what the fence costs; PART is read, write, list or large
+  bench fs     what the fence costs
+  bench        the same; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench agent  the loop's own cost of a step, and the memory of a long session
   bench http   the API of the server, with one session and with many
@@ -46,6 +48,8 @@ const USAGE: &str =
   bench sandbox --builds [PROJECT…]
                building and testing real projects, bare and in the jail; committing 10,000 files
   bench search our search and ripgrep's on the same tree
+  bench … --json | --write
+               the same, and then its figures as JSON on standard output, or in docs/benchmarks.md
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
@@ -57,8 +61,10 @@ const USAGE: &str =
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let flags = ["--json", "--write"].map(|flag| words.first() == Some(&"bench") && take(&mut words, flag));
     let done = match words[..] {
+        ["bench", ref bench @ ..] if flags != [false; 2] => report::report(bench, flags[0], flags[1]),
         ["test"] => test(&[]),
         ["test", "--model", url, name] => live_model::run(url, name),
         ["test", "--full"] => {
@@ -83,6 +89,7 @@ fn main() -> ExitCode {
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
+        ["bench", "fs"] => run(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),
         ["bench", ref parts @ ..] => {
             run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }
@@ -92,6 +99,13 @@ fn main() -> ExitCode {
         }
     };
     if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether a flag was given; it is taken out.
+fn take(words: &mut Vec<&str>, flag: &str) -> bool {
+    let before = words.len();
+    words.retain(|word| *word != flag);
+    words.len() < before
 }
 
 fn test(settings: &[(&str, &str)]) -> bool {
