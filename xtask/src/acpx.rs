@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::fetched::node;
 use crate::{root, say};
 
 const ACPX: &str = "acpx@0.19.1";
@@ -29,10 +30,7 @@ pub(crate) fn run() -> bool {
     if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let mut install = Command::new("npm");
-    install.args(["install", "--silent", "--prefix"]).arg(&place).args([ACPX, NODE]);
-    if !install.status().is_ok_and(|status| status.success()) {
-        say("acpx was not tried: `npm` and once the network are needed");
+    if node(&place, &[ACPX, NODE]).is_none() {
         return false;
     }
     let cases = [

@@ -10,8 +10,9 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::fetched::{Running, node};
 use crate::{root, say};
 
 const PACKAGES: [&str; 2] = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22"];
@@ -20,23 +21,10 @@ const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 /// Where the suite knocks.
 const PORT: &str = "7432";
 
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// False if a required check failed, or the suite could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/conformance");
-    let install = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(&place).args(PACKAGES).status();
-    if !install.is_ok_and(|status| status.success()) {
-        say("the conformance suite was not run: `npm` and once the network are needed");
+    if node(&place, &PACKAGES).is_none() {
         return false;
     }
     let build = ["build", "--quiet", "--package", "ringfence"];

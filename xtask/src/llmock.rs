@@ -5,35 +5,19 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::fetched::{Running, python};
 use crate::{root, say};
 
 const LLMOCK: &str = "llmock==0.2.2";
 
-/// A server that ends with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// False if llmock had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/llmock");
-    let python = place.join("venv/bin/python");
-    let done = |command: &mut Command| command.status().is_ok_and(|status| status.success());
-    let has_venv = python.exists() || done(Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")));
-    if !has_venv || !done(Command::new(&python).args(["-m", "pip", "install", "--quiet", LLMOCK])) {
-        say("llmock was not tried: `python3 -m venv` and once the network are needed");
-        return false;
-    }
-    let Some((_server, address)) = start(&place) else {
+    let Some(programs) = python(&place, LLMOCK) else { return false };
+    let Some((_server, address)) = start(&programs) else {
         say("llmock did not start");
         return false;
     };
@@ -41,9 +25,9 @@ pub(crate) fn run() -> bool {
 }
 
 /// The server, on a port that was free a moment ago, once it answers.
-fn start(place: &Path) -> Option<(Running, String)> {
+fn start(programs: &Path) -> Option<(Running, String)> {
     let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
-    let mut command = Command::new(place.join("venv/bin/llmock"));
+    let mut command = Command::new(programs.join("llmock"));
     command.args(["serve", "--log-level", "error", "--port", &port.to_string()]);
     let mut server = Running(command.stdout(Stdio::null()).spawn().ok()?);
     let address = format!("127.0.0.1:{port}");

@@ -11,6 +11,7 @@ mod bench_mcp;
 mod bench_search;
 mod browser;
 mod conformance;
+mod fetched;
 mod live_model;
 mod llmock;
 mod mcp_clients;

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::fetched::{done, node, python};
 use crate::{root, say};
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
@@ -24,27 +25,18 @@ pub(crate) fn run() -> bool {
 }
 
 fn with_python(place: &Path, program: &Path) -> bool {
-    let python = place.join("venv/bin/python");
-    if !python.exists() {
-        let venv = place.join("venv");
-        if !done(Command::new("python3").arg("-m").arg("venv").arg(&venv)) {
-            say("the Python SDK was not tried: `python3 -m venv` is needed");
-            return false;
-        }
-    }
-    if !done(Command::new(&python).args(["-m", "pip", "install", "--quiet", PYTHON_SDK])) {
-        say("the Python SDK was not tried: `pip install mcp` needs the network once");
-        return false;
-    }
+    let Some(programs) = python(place, PYTHON_SDK) else { return false };
     let Some(directory) = fresh(place, "python") else { return false };
-    done(Command::new(&python).arg(root().join("xtask/clients/python_sdk.py")).arg(program).arg(directory))
+    done(
+        Command::new(programs.join("python"))
+            .arg(root().join("xtask/clients/python_sdk.py"))
+            .arg(program)
+            .arg(directory),
+    )
 }
 
 fn with_inspector(place: &Path, program: &Path) -> bool {
-    if !done(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).arg(INSPECTOR)) {
-        say("the Inspector was not tried: `npm` and once the network are needed");
-        return false;
-    }
+    let Some(modules) = node(place, &[INSPECTOR]) else { return false };
     let Some(directory) = fresh(place, "inspector") else { return false };
     let workspace = directory.join("workspace");
     if std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(workspace.join("a.txt"), "one")).is_err() {
@@ -56,7 +48,7 @@ fn with_inspector(place: &Path, program: &Path) -> bool {
         (&["--method", "resources/templates/list"], "ringfence:///{+path}"),
     ];
     cases.iter().all(|(arguments, expected)| {
-        let mut command = Command::new(place.join("node_modules/.bin/mcp-inspector"));
+        let mut command = Command::new(modules.join(".bin/mcp-inspector"));
         command.arg("--cli").arg(program).args(["mcp", "--workspace"]).arg(&workspace).args(*arguments);
         command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
         let said = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -71,8 +63,4 @@ fn with_inspector(place: &Path, program: &Path) -> bool {
 fn fresh(place: &Path, name: &str) -> Option<PathBuf> {
     let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).ok().map(|()| directory)
-}
-
-fn done(command: &mut Command) -> bool {
-    command.status().is_ok_and(|status| status.success())
 }

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::fetched::{done, python};
 use crate::server::Served;
 use crate::{root, say};
 
@@ -20,13 +21,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// False if schemathesis had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/schemathesis");
-    let python = place.join("venv/bin/python");
-    let done = |command: &mut Command| command.status().is_ok_and(|status| status.success());
-    let has_venv = python.exists() || done(Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")));
-    if !has_venv || !done(Command::new(&python).args(["-m", "pip", "install", "--quiet", SCHEMATHESIS])) {
-        say("schemathesis was not tried: `python3 -m venv` and once the network are needed");
-        return false;
-    }
+    let Some(programs) = python(&place, SCHEMATHESIS) else { return false };
     let Some(config) = with_model(&place) else {
         say("the config cannot be written");
         return false;
@@ -40,7 +35,7 @@ pub(crate) fn run() -> bool {
         say("the server let no page in");
         return false;
     };
-    let mut command = Command::new(place.join("venv/bin/st"));
+    let mut command = Command::new(programs.join("st"));
     command.current_dir(&place).args(["run", &format!("http://{}/v1/openapi.json", served.address)]);
     command.args([
         "--url",

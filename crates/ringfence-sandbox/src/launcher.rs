@@ -27,7 +27,7 @@ use crate::claim::find;
 use crate::inmate;
 use crate::message::{Identity, LONGEST, Order, Request, Step, Trouble, read_paths};
 use crate::mounts::SYSTEM;
-use crate::spawner::{greet, refuse, refuse_all};
+use crate::spawner::{greet, refuse, refuse_all, started_as, take_socket};
 use crate::sys::{self, Side};
 
 /// What the host calls this process, and how it knows what it is.
@@ -41,20 +41,12 @@ const BWRAP_FAILED: i32 = 1;
 
 /// For the first line of `main`. Something, if this process was started as the launcher; it has ended then.
 pub(crate) fn launcher_main() -> Option<ExitCode> {
-    let called = std::env::args_os().next()?;
-    (called == NAME).then(|| match begin() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    })
+    started_as(NAME, begin)
 }
 
 /// Its standard input is the socket to the host.
 fn begin() -> Result<(), Errno> {
-    sys::keep_only(&[rustix::stdio::stdin()])?;
-    let socket = sys::kept(0);
-    sys::put_at(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
-    sys::reset_signals();
-    sys::die_with_parent()?;
+    let socket = take_socket()?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     match Launcher::new(socket.as_fd()) {
         Ok(launcher) => launcher.serve(),

@@ -41,20 +41,32 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 
 /// For the first line of `main`. Something, if this process was started as the spawner; it has ended then.
 pub(crate) fn spawner_main() -> Option<ExitCode> {
+    started_as(NAME, begin)
+}
+
+/// Does what a process of this name is for, if this is one.
+pub(crate) fn started_as(name: &str, begin: fn() -> Result<(), Errno>) -> Option<ExitCode> {
     let called = std::env::args_os().next()?;
-    (called == NAME).then(|| match begin() {
+    (called == name).then(|| match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-/// In the process that the host started. Its standard input is the socket to the host.
-fn begin() -> Result<(), Errno> {
+/// The socket to the host, which came as standard input. Nothing else that was open stays so, and this process ends with the
+/// host.
+pub(crate) fn take_socket() -> Result<OwnedFd, Errno> {
     sys::keep_only(&[rustix::stdio::stdin()])?;
     let socket = sys::kept(0);
     sys::put_at(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
     sys::reset_signals();
     sys::die_with_parent()?;
+    Ok(socket)
+}
+
+/// In the process that the host started. Its standard input is the socket to the host.
+fn begin() -> Result<(), Errno> {
+    let socket = take_socket()?;
     match start_spawner() {
         Ok(Side::Child) => {
             // In its own words, if it cannot even begin.

@@ -72,10 +72,16 @@ export function showDiff(text) {
         },
         body,
     );
+    byAndBy(shown, body, lines.length, index => row(lines[index], changed.get(index)));
+    return shown;
+}
+
+/** Fills a list with as many lines as are read at once, and offers the others. */
+export function byAndBy(shown, body, total, line) {
     const more = start => {
-        const end = Math.min(start + LINES_AT_ONCE, lines.length);
-        for (let index = start; index < end; index++) body.append(row(lines[index], changed.get(index)));
-        if (end === lines.length) return;
+        const end = Math.min(start + LINES_AT_ONCE, total);
+        for (let index = start; index < end; index++) body.append(line(index));
+        if (end === total) return;
         const rest = el(
             'button',
             {
@@ -88,12 +94,11 @@ export function showDiff(text) {
                     },
                 },
             },
-            `Show ${lines.length - end} more lines`,
+            `Show ${total - end} more lines`,
         );
         shown.append(rest);
     };
     more(0);
-    return shown;
 }
 
 function row(line, span) {

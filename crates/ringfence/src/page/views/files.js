@@ -1,13 +1,12 @@
 // The files of the workspace, as the fence lets them be seen. Contents are shown as text, or saved; never opened.
 
+import { byAndBy } from '../diff.js';
 import { button, el, fill } from '../dom.js';
 import { empty, loading, trying } from '../ask.js';
 import { bytes, get, query } from '../api.js';
 import { state } from '../state.js';
 import { cut, visibleLine } from '../visible.js';
 import { clock, count, size } from '../time.js';
-
-const LINES_AT_ONCE = 2000;
 
 export function show(place, parts) {
     const at = parts[0] === 'text' ? 'file' : 'directory';
@@ -95,36 +94,14 @@ async function file(where) {
 function numbered(lines) {
     const body = el('div', { class: 'diff-lines' });
     const shown = el('div', { class: 'diff file-text', role: 'group', tabindex: '0', 'aria-label': 'Contents' }, body);
-    const more = start => {
-        const end = Math.min(start + LINES_AT_ONCE, lines.length);
-        for (let index = start; index < end; index++) {
-            body.append(
-                el(
-                    'div',
-                    { class: 'line same' },
-                    el('span', { class: 'number', 'aria-hidden': 'true' }, index + 1),
-                    el('span', { class: 'words' }, cut(lines[index])),
-                ),
-            );
-        }
-        if (end === lines.length) return;
-        const rest = el(
-            'button',
-            {
-                type: 'button',
-                class: 'plain',
-                on: {
-                    click: () => {
-                        rest.remove();
-                        more(end);
-                    },
-                },
-            },
-            `Show ${lines.length - end} more lines`,
-        );
-        shown.append(rest);
-    };
-    more(0);
+    byAndBy(shown, body, lines.length, index =>
+        el(
+            'div',
+            { class: 'line same' },
+            el('span', { class: 'number', 'aria-hidden': 'true' }, index + 1),
+            el('span', { class: 'words' }, cut(lines[index])),
+        ),
+    );
     return lines.length === 0 ? empty('The file is empty.') : shown;
 }
 
