@@ -18,6 +18,7 @@ mod config;
 mod crash;
 mod example;
 mod foreign;
+mod fuzz;
 mod leaks;
 mod mcp;
 mod mcp_approval;
