@@ -1,5 +1,5 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
-//! `conformance`, `llmock` and `acpx`.
+//! `conformance`, `llmock`, `acpx` and `fuzz`.
 //!
 //! They install nothing that cargo does not, but for what the last ones need, which goes below `target`, for the browser
 //! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
@@ -12,6 +12,7 @@ mod bench_search;
 mod browser;
 mod conformance;
 mod fetched;
+mod fuzz;
 mod live_model;
 mod llmock;
 mod mcp_clients;
@@ -29,9 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str =
-    "usage: cargo xtask test [--full | --model URL NAME] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
-                   bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
-                   acpx | package | road | schemathesis | screenshots
+    "usage: cargo xtask COMMAND
 
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   test         format, lints, every test, doc tests
@@ -52,6 +51,8 @@ const USAGE: &str =
   bench … --json | --write
                the same, and then its figures as JSON on standard output, or in docs/benchmarks.md
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
+  fuzz         every fuzz target, or those that are named, for a minute each or so many seconds; what fails is made small
+               and put into its corpus
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
+        ["fuzz", ref rest @ ..] => fuzz::run(rest),
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),

@@ -218,7 +218,7 @@ async fn answer(request: Request<Incoming>, desk: Arc<Desk>, slot: Slot) -> Said
 }
 
 /// What a request is for: a tunnel to a host, or a page of one.
-fn where_to(request: &Request<Incoming>, net: &Net) -> Result<Target, WebError> {
+pub(crate) fn where_to<B>(request: &Request<B>, net: &Net) -> Result<Target, WebError> {
     let wrong = || WebError::Url("is not what a proxy is asked for".to_owned());
     let uri = request.uri();
     let authority = uri.authority().ok_or_else(wrong)?.as_str();

@@ -11,6 +11,8 @@ mod egress;
 mod endpoint;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod hello;
 mod html;
 mod net;

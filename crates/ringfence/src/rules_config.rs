@@ -68,9 +68,10 @@ impl RuleFile<'_> {
             #[serde(default)]
             rules: Vec<Spanned<Keys>>,
         }
+        let lines = LineStarts::of(self.text);
         let place = |rule: Spanned<Keys>| Place {
-            line: self.line(rule.span().start),
-            keys: rule.into_inner().into_iter().map(|(key, value)| (key, self.line(value.span().start))).collect(),
+            line: lines.at(rule.span().start),
+            keys: rule.into_inner().into_iter().map(|(key, value)| (key, lines.at(value.span().start))).collect(),
         };
         let spans = toml::from_str::<Spans>(self.text).map(|spans| spans.rules).unwrap_or_default();
         spans.into_iter().map(place).collect()
@@ -82,8 +83,9 @@ impl RuleFile<'_> {
             #[serde(borrow, default)]
             rules: Vec<&'a RawValue>,
         }
+        let lines = LineStarts::of(self.text);
         // What is borrowed stands where it is in the text.
-        let at = |value: &RawValue| self.line(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
+        let at = |value: &RawValue| lines.at(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
         let place = |rule: &RawValue| Place {
             line: at(rule),
             keys: serde_json::from_str::<BTreeMap<String, &RawValue>>(rule.get())
@@ -93,10 +95,20 @@ impl RuleFile<'_> {
         let spans = serde_json::from_str::<Spans<'_>>(self.text).map(|spans| spans.rules).unwrap_or_default();
         spans.into_iter().map(place).collect()
     }
+}
+
+/// Where the lines of a text begin, but for the first. A file of a stranger may have as many rules as fit into it: the text
+/// is gone through once, and not once for each.
+struct LineStarts(Vec<usize>);
+
+impl LineStarts {
+    fn of(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(at, _)| at + 1).collect())
+    }
 
     /// The line of the byte at `offset`.
-    fn line(&self, offset: usize) -> usize {
-        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+    fn at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|start| *start <= offset)
     }
 }
 
@@ -104,4 +116,19 @@ impl RuleFile<'_> {
 struct Place {
     line: usize,
     keys: BTreeMap<String, usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LineStarts;
+
+    #[test]
+    fn a_byte_is_on_the_line_that_it_stands_in() {
+        let text = "a\n\nbc\r\nd";
+        let lines = LineStarts::of(text);
+        for offset in 0..=text.len() {
+            let counted = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+            assert_eq!(lines.at(offset), counted, "{offset}");
+        }
+    }
 }

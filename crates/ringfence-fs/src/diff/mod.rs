@@ -66,4 +66,6 @@ impl Hunk {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -6,6 +6,8 @@
 //!
 //! Not here: files, and what the keys mean. That is the tool's and the workflow guard's.
 
+#[cfg(test)]
+mod fuzz;
 mod parse;
 mod render;
 mod scalar;

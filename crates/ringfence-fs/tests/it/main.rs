@@ -15,6 +15,7 @@ mod audit;
 mod basics;
 mod blocked;
 mod found;
+mod fuzz;
 mod identity;
 mod layer;
 mod layer_crash;

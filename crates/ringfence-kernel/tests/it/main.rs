@@ -7,6 +7,7 @@ mod bits;
 mod deadlines;
 mod effects;
 mod explained;
+mod fuzz;
 mod granted;
 mod records;
 mod rests;

@@ -650,4 +650,6 @@ fn longest_run(text: &str) -> usize {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@
 
 mod approve;
 mod diff;
+#[cfg(test)]
+mod fuzz;
 mod peer;
 mod screen;
 mod server;

@@ -12,6 +12,8 @@ pub(crate) mod clients;
 mod connections;
 #[cfg(feature = "conformance")]
 mod fixtures;
+#[cfg(test)]
+mod fuzz;
 mod guarded;
 mod http;
 mod in_flight;

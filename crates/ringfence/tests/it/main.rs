@@ -19,6 +19,7 @@ mod crash;
 mod example;
 mod first_steps;
 mod foreign;
+mod fuzz;
 mod leaks;
 mod mcp;
 mod mcp_approval;

@@ -42,6 +42,7 @@
 
 mod anthropic;
 mod calls;
+mod fuzz;
 mod openai;
 mod property;
 mod seed;

@@ -1,0 +1,150 @@
+//! Paths and arguments of any bytes, through `Host::call` on a real workspace: nothing outside is seen or changed.
+
+use std::cell::RefCell;
+use std::os::unix::fs::symlink;
+
+use ringfence_fs::{Backend, Durability, Rights};
+use ringfence_fuzz::Target;
+use ringfence_kernel::{Dialect, Preset};
+use serde_json::{Value, json};
+
+use crate::world::{Answer, Setup, World};
+
+/// After so many calls a workspace has so many files that the rest would be slow.
+const A_FULL_WORLD: u64 = 500;
+
+/// A workspace with links that lead out, on both resolvers.
+fn world(dialect: Dialect, backend: Backend, preset: Preset) -> World {
+    let mut setup = Setup::of(dialect).on(backend);
+    setup.preset = preset;
+    setup.options.durability = Durability::Ordered;
+    setup.mounts = vec![("pkg", Rights::ReadOnly)];
+    let world = World::in_memory(setup);
+    world.write("a.txt", "alpha\nbeta\n");
+    world.write("dir/b.txt", "b\n");
+    world.write("dir/deep/c.txt", "c\n");
+    for (name, to) in [("out", "../outside"), ("dir/up", "../.."), ("abs", "/etc"), ("in", "dir"), ("loop", "loop")] {
+        symlink(to, world.root.join(name)).unwrap();
+    }
+    symlink("../outside/secret", world.root.join("leak")).unwrap();
+    world
+}
+
+/// Nothing of what is outside was said or changed.
+#[track_caller]
+fn check_inside(world: &World, answer: &Answer) {
+    assert!(!answer.text.contains("SECRET"), "{}", answer.text);
+    let host = world.host_path().to_str().unwrap();
+    assert!(!answer.text.contains(host), "{}", answer.text);
+    let outside: Vec<_> = std::fs::read_dir(&world.outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(outside, ["secret"]);
+    assert_eq!(std::fs::read(world.outside.join("secret")).unwrap(), b"SECRET\n");
+    let mut beside: Vec<_> =
+        std::fs::read_dir(world.host_path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    beside.sort();
+    assert_eq!(beside, ["mount-pkg", "outside", "state", "ws"]);
+}
+
+#[test]
+fn no_path_leads_outside() {
+    let fresh = || [Backend::Best, Backend::CapStd].map(|backend| world(Dialect::Standard, backend, Preset::Edits));
+    let worlds = RefCell::new((0, fresh()));
+    Target::new("path", env!("CARGO_MANIFEST_DIR"))
+        .longest(512)
+        .tokens(&[
+            "../",
+            "..",
+            "/",
+            "//",
+            "./",
+            "out/",
+            "out/secret",
+            "leak",
+            "dir/",
+            "dir/up/",
+            "abs/passwd",
+            "loop",
+            "in/b.txt",
+            "@pkg/",
+            "@workspace/",
+            "~",
+            "file://",
+            "C:\\",
+            "\\..\\",
+            "%2e%2e/",
+            "a.txt",
+            ".ringfence-",
+            "\u{0}",
+        ])
+        .check(|bytes| {
+            let (&tool, path) = bytes.split_first().unwrap_or((&0, b""));
+            let path = String::from_utf8_lossy(path);
+            let (tool, arguments) = match tool % 8 {
+                0 => ("read_file", json!({"path": path})),
+                1 => ("list_directory", json!({"path": path})),
+                2 => ("get_file_info", json!({"path": path})),
+                3 => ("write_file", json!({"path": path, "content": "new"})),
+                4 => ("create_directory", json!({"path": path})),
+                5 => ("copy_file", json!({"from": "dir/b.txt", "to": path})),
+                6 => ("copy_file", json!({"from": path, "to": "copy", "overwrite": true})),
+                _ => ("search_files", json!({"pattern": "SEC", "path": path})),
+            };
+            let (calls, worlds) = &mut *worlds.borrow_mut();
+            *calls += 1;
+            if *calls % A_FULL_WORLD == 0 {
+                *worlds = fresh();
+            }
+            worlds.each_ref().map(|world| {
+                let answer = world.call(tool, &arguments);
+                check_inside(world, &answer);
+                (tool, answer.error.map(|kind| kind.name()))
+            })
+        });
+}
+
+#[test]
+fn no_arguments_are_more_than_a_wrong_call() {
+    let worlds = Dialect::ALL.map(|dialect| world(dialect, Backend::Best, Preset::ReadOnly));
+    Target::new("arguments", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&[
+            "{",
+            "}",
+            "\"path\":",
+            "\"content\":",
+            "\"patch\":",
+            "\"encoding\":\"base64\"",
+            "\"a.txt\"",
+            "\"@workspace/a.txt\"",
+            "\"old_string\":",
+            "\"expected_sha256\":",
+            "\"limit\":",
+            "\"offset\":-1",
+            "null",
+            "true",
+            "[]",
+            "1e308",
+            "\\ud800",
+            "\\u0000",
+            "\"pattern\":\"(a+)+$\"",
+            "\"glob\":\"**/*\"",
+            ",",
+            ":",
+        ])
+        .check(|bytes| {
+            let (&choice, arguments) = bytes.split_first().unwrap_or((&0, b""));
+            let arguments = String::from_utf8_lossy(arguments);
+            worlds.each_ref().map(|world| {
+                let tools: Vec<_> = world.session.catalog.list().map(|tool| tool.name.clone()).collect();
+                let tool = &tools[usize::from(choice) % tools.len()];
+                let answer = world.call_text(tool, &arguments);
+                check_inside(world, &answer);
+                assert_eq!(world.read("a.txt"), "alpha\nbeta\n");
+                if world.session.dialect != Dialect::Miniclaw {
+                    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+                    assert_eq!(reply["ok"], answer.error.is_none(), "{}", answer.text);
+                }
+                let said: String = answer.text.chars().filter(|c| !c.is_ascii_digit()).take(80).collect();
+                (tool.clone(), answer.error.map(|kind| kind.name()), answer.error.map(|_| said))
+            })
+        });
+}

@@ -1,0 +1,231 @@
+//! URLs, addresses, greetings of TLS and requests of a proxy, of any bytes: whatever is taken is on the public internet.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Mutex;
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use ringfence_fuzz::Target as Fuzz;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use url::Url;
+
+use crate::address;
+use crate::egress::where_to;
+use crate::hello::{self, Hello};
+use crate::net::Net;
+use crate::target::{Host, PrivateHosts, Target};
+
+fn fuzz(name: &'static str) -> Fuzz {
+    Fuzz::new(name, env!("CARGO_MANIFEST_DIR"))
+}
+
+const URL_TOKENS: &[&str] = &[
+    "http://",
+    "https://",
+    "//",
+    "@",
+    ":80",
+    ":443",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "127.0.0.1",
+    "0x7f.1",
+    "0177.1",
+    "2130706433",
+    "localhost",
+    ".internal",
+    "%31",
+    "%2e",
+    "%00",
+    "\\",
+    "\u{3002}",
+    "\u{ff11}",
+    "\u{2460}",
+    "\u{ad}",
+    "xn--",
+    "..",
+    "?#",
+    "10.0.0.1:8080",
+];
+
+/// Whether the standard library, or a second look at the bits, knows an address to be of no use on the internet.
+fn is_known_to_be_inward(address: IpAddr) -> bool {
+    let v4 = |address: Ipv4Addr| {
+        let [a, b, ..] = address.octets();
+        address.is_private()
+            || address.is_loopback()
+            || address.is_link_local()
+            || address.is_multicast()
+            || address.is_broadcast()
+            || address.is_documentation()
+            || a == 0
+            || a >= 240
+            || (a == 100 && b & 0xc0 == 64)
+            || (a == 198 && b & 0xfe == 18)
+    };
+    let v6 = |address: Ipv6Addr| {
+        let [a, b, ..] = address.segments();
+        address.is_loopback()
+            || address.is_unspecified()
+            || address.is_multicast()
+            || address.is_unique_local()
+            || address.is_unicast_link_local()
+            || address.to_ipv4().is_some()
+            || a == 0x64
+            || a == 0x2002
+            || (a == 0x2001 && (b < 0x200 || b == 0xdb8))
+            || a & 0xe000 != 0x2000
+    };
+    match address {
+        IpAddr::V4(address) => v4(address),
+        IpAddr::V6(address) => v6(address),
+    }
+}
+
+/// What must hold of everything that is taken. `allowed` is the only inward place.
+fn check_taken(target: &Target, allowed: &PrivateHosts) {
+    match target.host() {
+        host if allowed.has(host, target.port()) => {}
+        Host::Address(address) => assert!(!is_known_to_be_inward(*address), "{target} is taken"),
+        Host::Name(name) => {
+            assert!(name.parse::<IpAddr>().is_err() && name.contains('.'), "{name} is taken for a name");
+            let last = name.rsplit('.').next().unwrap();
+            let hex = last.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+            assert!(!hex && !last.bytes().all(|byte| byte.is_ascii_digit()), "{name} is a number to some");
+            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)), "{name}");
+        }
+    }
+    let sent = [target.path_and_query(), &target.host_header(), &target.authority()].concat();
+    assert!(sent.bytes().all(|byte| byte.is_ascii_graphic()), "{sent:?} goes into a request");
+    assert!(target.path_and_query().starts_with('/'));
+    let again = Target::parse(&target.to_string(), allowed).unwrap_or_else(|error| panic!("{target}: {error}"));
+    assert_eq!((again.authority(), again.to_string()), (target.authority(), target.to_string()));
+}
+
+#[test]
+fn no_url_is_taken_for_another_or_leads_inward() {
+    let (none, one) = (
+        PrivateHosts::default(),
+        PrivateHosts::parse(&["10.0.0.1:8080".to_owned(), "wiki.internal:80".to_owned()]).unwrap(),
+    );
+    fuzz("url").tokens(URL_TOKENS).check(|bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        // A second line is where a server would send on to.
+        let (text, location) = text.split_once('\n').unwrap_or((&text, "/next"));
+        for private in [&none, &one] {
+            let Ok(target) = Target::parse(text, private) else { continue };
+            check_taken(&target, private);
+            let url = Url::parse(text).unwrap();
+            let host = url.host_str().unwrap().trim_end_matches('.');
+            assert_eq!(host, target.host().to_string(), "{text}");
+            assert_eq!(url.port_or_known_default(), Some(target.port()), "{text}");
+            if let Ok(next) = target.join(location, private) {
+                check_taken(&next, private);
+            }
+        }
+        // The port may be wrong, or the host, or more.
+        Target::parse(text, &none).map(|target| target.to_string().len()).map_err(|error| {
+            let error = error.to_string();
+            error[..error.floor_char_boundary(40)].to_owned()
+        })
+    });
+}
+
+#[test]
+fn no_address_that_leads_inward_passes() {
+    fuzz("address").longest(48).check(|bytes| {
+        let mut sixteen = [0; 16];
+        for (to, from) in sixteen.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        let [a, b, c, d, ..] = sixteen;
+        let v4 = Ipv4Addr::new(a, b, c, d);
+        let written = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
+        let all = [Some(IpAddr::V4(v4)), Some(IpAddr::V6(Ipv6Addr::from(sixteen))), written];
+        for carrier in [v4.to_ipv6_mapped(), v4.to_ipv6_compatible()] {
+            assert!(address::check(carrier.into()).is_err(), "{carrier}");
+        }
+        all.map(|address| {
+            let address = address?;
+            let passes = address::check(address).is_ok();
+            assert!(!(passes && is_known_to_be_inward(address)), "{address} passes");
+            // A URL with it is judged alike.
+            let url = format!("http://{}/", Host::Address(address));
+            assert_eq!(Target::parse(&url, &PrivateHosts::default()).is_ok(), passes, "{url}");
+            Some(address::check(address).err().map(|refused| refused.why))
+        })
+    });
+}
+
+#[test]
+fn a_greeting_is_the_same_however_it_comes() {
+    fuzz("hello").tokens(&["\u{16}\u{3}\u{1}", "\0\0", "\u{1}\0", "pypi.org"]).check(|bytes| {
+        let whole = hello::read(bytes);
+        // What is known once is known for good.
+        let mut known = Hello::Partial;
+        for end in 0..=bytes.len() {
+            let now = hello::read(&bytes[..end]);
+            assert!(known == Hello::Partial || known == now, "{known:?} became {now:?} at {end}");
+            known = now;
+        }
+        assert_eq!(known, whole);
+        match whole {
+            Hello::Partial => "partial",
+            Hello::Whole(Some(_)) => "named",
+            Hello::Whole(None) => "unnamed",
+            Hello::Refused(why) => why,
+        }
+    });
+}
+
+#[test]
+fn no_request_of_a_proxy_leads_inward() {
+    let net = Net::of_system(PrivateHosts::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tokens = &[
+        "CONNECT ",
+        "GET http://",
+        " HTTP/1.1\r\n",
+        "Host: ",
+        "\r\n\r\n",
+        ":443",
+        "127.0.0.1",
+        "[::1]",
+        "localhost",
+        "docs.rs",
+        "@",
+        "Content-Length: 5\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "%31",
+        "\\",
+    ];
+    fuzz("proxy").tokens(tokens).check(|bytes| {
+        let went = Mutex::new(Vec::new());
+        let service = service_fn(|request: Request<_>| {
+            let target = where_to(&request, &net);
+            if let Ok(target) = &target {
+                check_taken(target, net.private());
+                // What the record says is what the connection goes to.
+                let asked = request.uri().authority().unwrap().as_str().to_ascii_lowercase();
+                assert!(!asked.contains('@'), "{asked}");
+            }
+            went.lock().unwrap().push(target.map(|target| target.port()).map_err(|error| error.to_string().len()));
+            async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
+        });
+        runtime.block_on(async {
+            let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+            theirs.write_all(bytes).await.unwrap();
+            theirs.shutdown().await.unwrap();
+            let server = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(ours), service);
+            // What is wrong with a request is said to who sent it.
+            let mut answers = Vec::new();
+            let (_, said) = tokio::join!(server, theirs.read_to_end(&mut answers));
+            said.unwrap();
+        });
+        went.into_inner().unwrap()
+    });
+}

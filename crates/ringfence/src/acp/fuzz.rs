@@ -1,0 +1,77 @@
+//! Lines of any bytes from an editor: each that wants an answer gets exactly one, and nothing but messages is written.
+
+use std::io::{Cursor, Write};
+use std::sync::{Arc, Mutex};
+
+use ringfence_fuzz::Target;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::peer::{Client, Message, lines};
+
+/// What is written to the editor, kept.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn whoever_wants_an_answer_gets_one() {
+    Target::new("acp-lines", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&[
+            "{\"jsonrpc\":\"2.0\"",
+            ",\"id\":1",
+            ",\"id\":null",
+            ",\"id\":[]",
+            ",\"method\":\"session/prompt\"",
+            ",\"params\":{}",
+            ",\"result\":{}",
+            ",\"error\":{}",
+            "}\n",
+            "\n",
+            "\r\n",
+            "[",
+            "\\u0061",
+        ])
+        .check(|bytes| {
+            let kept = Kept::default();
+            let client = Client::new(Box::new(kept.clone()), CancellationToken::new());
+            let mut input = lines(Box::new(Cursor::new(bytes.to_vec()))).unwrap();
+            let (mut heard, mut silent, mut asked) = (0_usize, 0_usize, Vec::new());
+            while let Some(line) = input.blocking_recv() {
+                heard += 1;
+                let before = kept.0.lock().unwrap().len();
+                match client.read(&line) {
+                    // Half of them get an answer, the others are let go of.
+                    Some(Message::Request { method, reply, .. }) if heard % 2 == 0 => {
+                        asked.push(method);
+                        reply.give(Ok(json!({})));
+                    }
+                    Some(Message::Request { .. }) => {}
+                    Some(Message::Notification { .. }) => silent += 1,
+                    None => silent += usize::from(kept.0.lock().unwrap().len() == before),
+                }
+            }
+            let said = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
+            assert_eq!(heard, said);
+            let written = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+            let answers: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert_eq!(answers.len() + silent, heard, "{written}");
+            for answer in &answers {
+                let fine =
+                    answer["jsonrpc"] == "2.0" && (answer.get("result").is_some() != answer.get("error").is_some());
+                assert!(fine, "{answer}");
+            }
+            let codes = answers.iter().map(|answer| answer["error"]["code"].as_i64()).collect::<Vec<_>>();
+            (codes, asked, silent)
+        });
+}

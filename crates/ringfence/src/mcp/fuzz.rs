@@ -1,0 +1,120 @@
+//! Lines of any bytes from a client, and settings of any bytes of one: every line is a message or is answered, however it
+//! comes, and blanked settings stay what they say.
+
+use ringfence_fuzz::Target;
+use rmcp::transport::Transport as _;
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::in_flight::InFlight;
+use super::jsonc;
+use super::keys::{self, Bad};
+use super::lines::Wire;
+
+/// So long a message may be here.
+const LONGEST: usize = 300;
+
+/// Messages that were taken, as JSON, and what was answered to those that were not.
+async fn hear(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
+    let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+    let gone = CancellationToken::new();
+    let mut wire = Wire::new(head.chain(tail), ours, LONGEST, InFlight::default(), gone.clone());
+    let mut taken = Vec::new();
+    while let Some(message) = wire.receive().await {
+        taken.push(serde_json::to_value(&message).unwrap());
+    }
+    assert!(gone.is_cancelled());
+    wire.close().await.unwrap();
+    drop(wire);
+    let mut answers = String::new();
+    theirs.read_to_string(&mut answers).await.unwrap();
+    (taken, answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+/// Whether an object in a text that is JSON has a key twice, found in another way: what is read and written again has it
+/// once.
+fn check_keys(line: &[u8]) {
+    let read = serde_json::from_slice::<Value>(line);
+    match keys::check(line) {
+        Err(Bad::Syntax) => assert!(read.is_err()),
+        Err(Bad::Twice(said)) => assert!(read.is_ok() && said.contains("stands twice"), "{said}"),
+        Ok(()) => {
+            let members = |text: &str| text.bytes().filter(|byte| *byte == b':').count();
+            let text = std::str::from_utf8(line).unwrap();
+            // Colons in strings are in both, unless they are written as escapes.
+            let again = read.unwrap().to_string();
+            assert!(text.contains('\\') || members(text) == members(&again), "{text} became {again}");
+        }
+    }
+}
+
+#[test]
+fn every_line_is_a_message_or_is_answered_however_it_comes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    Target::new("mcp-lines", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&[
+            "{\"jsonrpc\":\"2.0\"",
+            ",\"id\":1",
+            ",\"id\":\"a\"",
+            ",\"id\":null",
+            ",\"method\":\"tools/call\"",
+            ",\"method\":\"ping\"",
+            ",\"params\":{",
+            "\"name\":\"read_file\"",
+            ",\"arguments\":{",
+            "}}\n",
+            "\n",
+            "\r\n",
+            "\\n",
+            ",\"result\":{}",
+            "\"method\":\"notifications/cancelled\"",
+            "\"requestId\":1",
+            "[",
+            "\u{feff}",
+            "\\u0061",
+        ])
+        .check(|bytes| {
+            let (taken, answers) = runtime.block_on(hear(bytes, b""));
+            let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+            let said = lines.iter().filter(|line| line.len() >= LONGEST || !line.trim_ascii().is_empty()).count();
+            assert_eq!(taken.len() + answers.len(), said, "{taken:?} {answers:?}");
+            for answer in &answers {
+                assert!(answer["error"]["code"].is_i64() && answer["jsonrpc"] == "2.0", "{answer}");
+            }
+            lines.iter().for_each(|line| check_keys(line));
+            for cut in 1..4 {
+                let (head, tail) = bytes.split_at(bytes.len() * cut / 4);
+                assert_eq!(
+                    runtime.block_on(hear(head, tail)),
+                    (taken.clone(), answers.clone()),
+                    "cut at {}",
+                    head.len()
+                );
+            }
+            let codes = answers.iter().map(|answer| answer["error"]["code"].as_i64()).collect::<Vec<_>>();
+            let methods = taken.iter().map(|message| message["method"].as_str().map(str::to_owned));
+            (codes, methods.collect::<Vec<_>>())
+        });
+}
+
+#[test]
+fn blanked_settings_say_what_they_said() {
+    Target::new("jsonc", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&["//", "/*", "*/", "\n", "\"", "\\\"", ",", "{", "}", "[", "]", "\"a\": ", "1", "\\\\", "\r", "null"])
+        .check(|bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let blanked = jsonc::blanked(&text);
+            assert_eq!(blanked.len(), text.len());
+            let breaks = |text: &str| text.match_indices(['\n', '\r']).map(|(at, _)| at).collect::<Vec<_>>();
+            assert_eq!(breaks(&blanked), breaks(&text));
+            let kept = |(old, new): (u8, u8)| old == new || new == b' ';
+            assert!(text.bytes().zip(blanked.bytes()).all(kept), "{blanked}");
+            assert_eq!(jsonc::blanked(&blanked), blanked);
+            let plain = serde_json::from_str::<Value>(&text).ok();
+            if plain.is_some() {
+                assert_eq!((&*text, plain), (blanked.as_str(), jsonc::value(&text)));
+            }
+            (jsonc::value(&text).is_some(), text == blanked, blanked.trim().len().min(32))
+        });
+}

@@ -1,0 +1,219 @@
+//! `cargo xtask fuzz [TARGET…] [--seconds N]`: every fuzz target for longer than the tests have time for.
+//!
+//! A target is a directory `tests/corpus/TARGET` of a crate, and a test in a module `fuzz` there. Each runs in a process of
+//! its own, as many at once as there are processors, so that one that ends its process or never comes back is found too. A
+//! failing input is in the corpus afterwards, and makes the command fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use ringfence_fuzz::{REPORTS, Report, SECONDS, TARGET};
+use serde_json::Value;
+
+/// How long each target runs, where nobody says.
+const A_MINUTE: u64 = 60;
+
+/// A target may take so much longer than it was given: its fixtures are set up, and a failing input is made small.
+const GRACE: Duration = Duration::from_secs(90);
+
+/// A target and the crate that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    name: String,
+    home: PathBuf,
+}
+
+/// What became of a target.
+enum Ended {
+    Fine(Report),
+    /// What the test printed.
+    Failed(Option<Report>, String),
+}
+
+/// False if any target failed.
+pub(crate) fn run(words: &[&str]) -> bool {
+    let Some((names, seconds)) = read(words) else {
+        crate::say("usage: cargo xtask fuzz [TARGET…] [--seconds N]");
+        return false;
+    };
+    let all = targets();
+    let known: BTreeSet<&str> = all.iter().map(|target| target.name.as_str()).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
+        crate::say(&format!("there is no target `{unknown}`; there are {}", Vec::from_iter(known).join(", ")));
+        return false;
+    }
+    let chosen: Vec<Target> =
+        all.iter().filter(|target| names.is_empty() || names.contains(&target.name.as_str())).cloned().collect();
+    let reports = crate::root().join("target/fuzz");
+    if let Err(error) = fs::create_dir_all(&reports) {
+        crate::say(&format!("{} cannot be made: {error}", reports.display()));
+        return false;
+    }
+    let homes: BTreeSet<&Path> = chosen.iter().map(|target| target.home.as_path()).collect();
+    let mut tests = BTreeMap::new();
+    for home in homes {
+        let Some(programs) = built(home) else { return false };
+        tests.insert(home.to_owned(), programs);
+    }
+    let ended = Mutex::new(BTreeMap::new());
+    let waiting = Mutex::new(chosen.iter().collect::<Vec<_>>());
+    let hands = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..hands {
+            scope.spawn(|| {
+                while let Some(target) = lock(&waiting).pop() {
+                    let programs = tests.get(&target.home).map(Vec::as_slice).unwrap_or_default();
+                    let end = hunt(target, programs, &reports, seconds);
+                    lock(&ended).insert(target.clone(), end);
+                }
+            });
+        }
+    });
+    tell(&lock(&ended))
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn read<'w>(words: &[&'w str]) -> Option<(Vec<&'w str>, u64)> {
+    let (mut names, mut seconds, mut rest) = (Vec::new(), A_MINUTE, words.iter());
+    while let Some(word) = rest.next() {
+        match *word {
+            "--seconds" => seconds = rest.next()?.parse().ok()?,
+            name if name.starts_with('-') => return None,
+            name => names.push(name),
+        }
+    }
+    Some((names, seconds))
+}
+
+/// Every directory of inputs is a target.
+fn targets() -> Vec<Target> {
+    let below = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let in_crate = |home: PathBuf| {
+        let named =
+            |corpus: PathBuf| Some(Target { name: corpus.file_name()?.to_str()?.to_owned(), home: home.clone() });
+        below(&home.join("tests/corpus")).into_iter().filter_map(named).collect::<Vec<_>>()
+    };
+    let mut found: Vec<Target> = below(&crate::root().join("crates")).into_iter().flat_map(in_crate).collect();
+    found.sort();
+    found
+}
+
+/// The test programs of a crate.
+fn built(home: &Path) -> Option<Vec<PathBuf>> {
+    let package = home.file_name()?.to_str()?;
+    crate::say(&format!("building the tests of {package}"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments =
+        ["test", "--no-run", "--locked", "--message-format", "json", "-p", package, "--lib", "--test", "it"];
+    let output =
+        Command::new(cargo).args(arguments).current_dir(crate::root()).stderr(Stdio::inherit()).output().ok()?;
+    if !output.status.success() {
+        crate::say(&format!("the tests of {package} cannot be built"));
+        return None;
+    }
+    let program = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["profile"]["test"].as_bool()?;
+        Some(PathBuf::from(message["executable"].as_str()?)).filter(|_| is_test)
+    };
+    Some(String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect())
+}
+
+/// Runs one target to its end.
+fn hunt(target: &Target, programs: &[PathBuf], reports: &Path, seconds: u64) -> Ended {
+    let Target { name, home } = target;
+    let (done, last) = (reports.join(format!("{name}.done")), reports.join(format!("{name}.last")));
+    // What an earlier run left is not what this one found.
+    for old in [&done, &last] {
+        let _ = fs::remove_file(old);
+    }
+    let until = Instant::now() + Duration::from_secs(seconds) + GRACE;
+    for program in programs {
+        let printed = reports.join(format!("{name}.log"));
+        let ended = start(program, target, reports, seconds, &printed).and_then(|mut child| wait(&mut child, until));
+        let report = fs::read_to_string(&done).ok().and_then(|line| Report::parse(&line));
+        let printed = fs::read_to_string(&printed).unwrap_or_default();
+        match ended {
+            Ok(Some(status)) if status.success() => match report {
+                Some(report) => return Ended::Fine(report),
+                // It is in another program of the crate.
+                None => continue,
+            },
+            Ok(_) if report.is_some() => return Ended::Failed(report, printed),
+            Ok(ended) => {
+                let how =
+                    ended.map_or("it did not come back".to_owned(), |status| format!("its process ended: {status}"));
+                let kept = home.join("tests/corpus").join(name).join("found-last");
+                let where_ = match fs::copy(&last, &kept) {
+                    Ok(_) => format!("the input is kept as tests/corpus/{name}/found-last"),
+                    Err(_) => "it had no input yet".to_owned(),
+                };
+                return Ended::Failed(None, format!("{how}; {where_}\n{printed}"));
+            }
+            Err(error) => return Ended::Failed(None, format!("{} cannot be run: {error}", program.display())),
+        }
+    }
+    Ended::Failed(None, "there is a corpus of this name, and no test".to_owned())
+}
+
+fn start(program: &Path, target: &Target, reports: &Path, seconds: u64, printed: &Path) -> std::io::Result<Child> {
+    let print = fs::File::create(printed)?;
+    Command::new(program)
+        .arg("fuzz::")
+        .current_dir(&target.home)
+        .env(TARGET, &target.name)
+        .env(SECONDS, seconds.to_string())
+        .env(REPORTS, reports)
+        .env("RUST_BACKTRACE", "0")
+        .stdout(print.try_clone()?)
+        .stderr(print)
+        .spawn()
+}
+
+/// Nothing where it had to be ended.
+fn wait(child: &mut Child, until: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > until {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Prints the table, and what failed.
+fn tell(ended: &BTreeMap<Target, Ended>) -> bool {
+    crate::say("| target | runs | runs/s | outcomes | failures |");
+    crate::say("|---|---:|---:|---:|---:|");
+    for (Target { name, .. }, end) in ended {
+        let (Ended::Fine(report) | Ended::Failed(Some(report), _)) = end else {
+            crate::say(&format!("| {name} | ? | ? | ? | 1 |"));
+            continue;
+        };
+        let Report { runs, time, outcomes, failures } = report;
+        let a_second = *runs as f64 / time.as_secs_f64().max(0.001);
+        crate::say(&format!("| {name} | {runs} | {a_second:.0} | {outcomes} | {failures} |"));
+    }
+    let mut fine = true;
+    for (Target { name, .. }, end) in ended {
+        if let Ended::Failed(_, printed) = end {
+            fine = false;
+            crate::say(&format!("\n{name} failed:\n{}", printed.trim()));
+        }
+    }
+    fine
+}
