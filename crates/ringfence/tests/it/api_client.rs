@@ -185,8 +185,13 @@ impl Caller<'_> {
 
     /// A stream of events, to be read.
     pub(crate) fn events(&self, path: &str) -> Events {
+        self.events_with(path, &[])
+    }
+
+    pub(crate) fn events_with(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let token = format!("Bearer {}", self.token);
-        let stream = self.server.open("GET", path, &[("Authorization", &token)], None);
+        let headers = [&[("Authorization", token.as_str())], headers].concat();
+        let stream = self.server.open("GET", path, &headers, None);
         let mut lines = BufReader::new(stream);
         let mut status = String::new();
         lines.read_line(&mut status).unwrap();
@@ -221,6 +226,13 @@ impl Events {
                 return (kind, serde_json::from_str(data).unwrap());
             }
         }
+    }
+
+    /// What comes until the stream ends, or says that it goes on.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        while self.lines.read_line(&mut rest).unwrap() > 0 && !rest.contains(": ping") {}
+        rest
     }
 
     /// The next event of a kind.
