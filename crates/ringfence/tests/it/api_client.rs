@@ -170,8 +170,18 @@ impl Caller<'_> {
 
     /// Waits until a request waits, and gives it.
     pub(crate) fn request(&self) -> Value {
+        self.request_that(|_| true)
+    }
+
+    /// The same for a request of one session.
+    pub(crate) fn request_of(&self, session: &str) -> Value {
+        self.request_that(|request| request["session"] == session)
+    }
+
+    fn request_that(&self, is_it: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..600 {
-            if let Some(request) = self.get("/v1/approvals")["requests"].as_array().unwrap().first() {
+            let all = self.get("/v1/approvals")["requests"].clone();
+            if let Some(request) = all.as_array().unwrap().iter().find(|request| is_it(request)) {
                 return request.clone();
             }
             std::thread::sleep(Duration::from_millis(20));

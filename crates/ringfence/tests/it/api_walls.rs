@@ -100,7 +100,7 @@ impl<'a> Holder<'a> {
         let event = events.next_of("end")["id"].as_u64().unwrap();
         // The whole model plays the same script, and its write is asked about.
         let run = caller.post("/v1/runs", &json!({"prompt": format!("prompt-{name}")})).json();
-        let request = page.request();
+        let request = page.request_of(run["session"].as_str().unwrap());
         assert_eq!(page.answer(&request, &json!({"approved": true, "remember": true})).status, 200);
         let grants = page.get("/v1/grants")["grants"].clone();
         let change = page.get("/v1/changes")["changes"][0]["change"].as_str().unwrap().to_owned();
@@ -349,7 +349,8 @@ fn requests_of_one_token_take_no_place_of_anothers() {
     assert_eq!(refused, Some(429));
     assert_eq!(other.call(&session, "list_directory", json!({"path": "."}))["error"], Value::Null);
     assert_eq!(page.send("GET", "/v1/approvals", None).status, 200);
-    assert_eq!(page.post("/v1/undo", &json!({"dryRun": true})).status, 404);
+    let judged = json!({"tool": "read_file", "arguments": {"path": "a.txt"}});
+    assert_eq!(page.post("/v1/policy/explain", &judged).status, 200);
     drop(held);
 }
 
