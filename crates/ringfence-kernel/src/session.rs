@@ -24,6 +24,21 @@ pub struct Session {
     pub bits: Bits,
 }
 
+impl Session {
+    /// One like this, of somebody else, that has been through nothing yet.
+    pub fn like(&self, id: impl Into<String>, principal: Principal) -> Self {
+        Self {
+            id: id.into(),
+            principal,
+            dialect: self.dialect,
+            agent: self.agent.clone(),
+            limits: self.limits.clone(),
+            catalog: self.catalog.clone(),
+            bits: Bits::default(),
+        }
+    }
+}
+
 /// Someone who can be held to what they may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {

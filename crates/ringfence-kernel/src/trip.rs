@@ -458,9 +458,10 @@ fn denial(verdict: &Verdict) -> ToolError {
     explained(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
 }
 
-/// A program that has run cannot be asked about any other way than while its call waits.
+/// What a call has begun cannot be asked about any other way than while it waits.
 pub(crate) fn too_late() -> ToolError {
-    let message = "the program has run already; what it changed can be approved or refused, now and as it is";
+    let message =
+        "the call has begun, and its arguments stay as they are; what it does next can be approved or refused";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 

@@ -108,7 +108,7 @@ impl Ready {
 
 /// Listens for the jail's programs, and hands over the socket to whoever speaks for them outside.
 #[expect(clippy::disallowed_methods, reason = "it is in the jail's own network, and served from outside")]
-fn open_way(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Trouble> {
+pub(crate) fn open_way(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Trouble> {
     let socket = socket.ok_or(Errno::BADMSG).map_err(Step::Egress.failed())?;
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT)).map_err(|cause| Step::Egress.failed_with(&cause))?;

@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dump
 use crate::bwrap::{Backend, shown_at};
 use crate::claim::find;
 use crate::filter::{self, Filter};
-use crate::init::{Bounds, Count, end_all, input_of, reap, wait_for_start};
+use crate::init::{Bounds, Count, end_all, input_of, open_way, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
 use crate::message::{Order, Reply, ShownDirectory, Step, Trouble};
 use crate::sys::{self, Side};
@@ -42,7 +42,7 @@ fn live() -> ! {
     let Ok(order) = Order::read(&text) else { sys::leave() };
     let given: Vec<OwnedFd> = [reply, text]
         .into_iter()
-        .chain((3..5 + order.shown.len() + usize::from(order.has_input)).map(sys::kept))
+        .chain((3..5 + order.shown.len() + usize::from(order.has_input) + usize::from(order.egress)).map(sys::kept))
         .collect();
     let Ok(()) = sys::keep_only(&sys::borrowed(&given)) else { sys::leave() };
     let count = given.len();
@@ -94,7 +94,9 @@ impl Ready {
         }
     }
 
-    fn run(&self, order: &Order, reply: &OwnedFd, run: Vec<OwnedFd>) -> Result<Reply, Trouble> {
+    fn run(&self, order: &Order, reply: &OwnedFd, mut run: Vec<OwnedFd>) -> Result<Reply, Trouble> {
+        // Open until this process ends, and the way with it.
+        let _way = if order.egress { open_way(run.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &run[..] else { return Err(Step::Order.failed()(Errno::BADMSG)) };
         let streams = [text, output, errors].into_iter().chain(input_of(order, shown));
         // If it is not there any more, it said why.

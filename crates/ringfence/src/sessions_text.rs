@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::Failure;
 use crate::config::{Environment, Settings};
 use crate::in_charge::Done;
-use crate::sessions::{Entry, Head, Sessions};
+use crate::sessions::{Entry, Head, SessionError, Sessions};
 use crate::wire::directory_of;
 
 #[derive(Debug, Subcommand)]
@@ -55,15 +55,26 @@ pub(crate) fn sessions(
             let (head, entries) = sessions.show(&directory, &id)?;
             show(&head, &closed(&head, entries))
         }
-        SessionsCommand::Export { id, format } => {
+        SessionsCommand::Export { id, format: Format::Json } => {
+            let (head, entries) = entries_of(&sessions, &directory, &id)?;
+            pretty(&json!({"session": head, "entries": entries}))
+        }
+        SessionsCommand::Export { id, format: Format::Md } => {
             let (head, entries) = sessions.show(&directory, &id)?;
-            let entries = closed(&head, entries);
-            match format {
-                Format::Json => pretty(&export(&head, &entries)),
-                Format::Md => markdown(&head, &entries),
-            }
+            markdown(&head, &closed(&head, entries))
         }
     }))
+}
+
+/// A session, and every message and how each prompt ended as JSON.
+pub(crate) fn entries_of(sessions: &Sessions, directory: &str, id: &str) -> Result<(Head, Vec<Value>), SessionError> {
+    let (head, entries) = sessions.show(directory, id)?;
+    let entry = |entry: &Entry| match entry {
+        Entry::Message(message) => json!(message),
+        Entry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
+    };
+    let entries = closed(&head, entries).iter().map(entry).collect();
+    Ok((head, entries))
 }
 
 /// The entries with one result for each call.
@@ -93,14 +104,6 @@ fn list(heads: &[Head]) -> String {
         format!("{}  {updated}  {}  {}\n", head.id, visible_line(&head.model), visible_line(&head.title))
     };
     heads.iter().map(line).collect()
-}
-
-fn export(head: &Head, entries: &[Entry]) -> Value {
-    let entry = |entry: &Entry| match entry {
-        Entry::Message(message) => json!(message),
-        Entry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
-    };
-    json!({"session": head, "entries": entries.iter().map(entry).collect::<Vec<_>>()})
 }
 
 fn pretty(value: &Value) -> String {

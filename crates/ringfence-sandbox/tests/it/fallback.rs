@@ -13,6 +13,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::escapes::{Host, Outcome, try_all};
 use crate::lives::talk;
+use crate::ways::reach_out;
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
 
 /// What a bare directory of the host tells, read-only or not: where it is, whether a file is locked, and what comes out of a
@@ -114,6 +115,14 @@ fn a_program_can_be_talked_to() {
     everyone("fallback::a_program_can_be_talked_to", || {
         let Some(world) = World::by_bwrap() else { return };
         talk(&world);
+    });
+}
+
+#[test]
+fn a_program_has_the_way_out_that_it_was_granted() {
+    everyone("fallback::a_program_has_the_way_out_that_it_was_granted", || {
+        let Some(world) = World::by_bwrap() else { return };
+        reach_out(&world);
     });
 }
 

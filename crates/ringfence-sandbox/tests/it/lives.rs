@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringfence_sandbox::{Failure, Stream, Watch};
+use ringfence_sandbox::{Failure, Job, Stream, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
@@ -67,7 +67,9 @@ pub(crate) fn talk(world: &World) {
     let talker = Talker { input: Mutex::new(Some(ours.into())), heard: Mutex::default() };
     let script = "echo ready; while read line; do echo \"got $line\"; done; echo over";
     let argv = ["bash", "/run/ringfence/main"];
-    let ended = world.run_talking(&world.view(), &argv, script, &talker, Some(&theirs)).unwrap();
+    let view = world.view();
+    let job = Job { input: Some(&theirs), ..world.job(&view, &argv, script) };
+    let ended = world.sandbox.run(&job, &talker).unwrap();
     assert_eq!(ended.stdout.text(), "ready\ngot line 1\ngot line 2\nover\n", "{}", ended.stderr.text());
     // Who is not talked to has nothing to read.
     assert_eq!(world.says("cat; echo over"), "over\n");

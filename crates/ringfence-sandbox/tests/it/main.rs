@@ -12,4 +12,5 @@ mod fallback;
 mod files;
 mod hidden_proc;
 mod lives;
+mod ways;
 mod world;

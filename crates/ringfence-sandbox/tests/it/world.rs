@@ -240,19 +240,12 @@ impl World {
         script: &str,
         watch: &dyn Watch,
     ) -> Result<Ended, Failure> {
-        self.run_talking(view, argv, script, watch, None)
+        self.sandbox.run(&self.job(view, argv, script), watch)
     }
 
-    /// The same with something to read on standard input.
-    pub(crate) fn run_talking(
-        &self,
-        view: &View,
-        argv: &[&str],
-        script: &str,
-        watch: &dyn Watch,
-        input: Option<&OwnedFd>,
-    ) -> Result<Ended, Failure> {
-        let job = Job {
+    /// What is run, with nothing to read on standard input and no way out.
+    pub(crate) fn job<'a>(&'a self, view: &'a View, argv: &[&str], script: &str) -> Job<'a> {
+        Job {
             argv: argv.iter().map(Into::into).collect(),
             script: Script { name: "main", bytes: script.into() },
             env: self.env.clone(),
@@ -260,9 +253,8 @@ impl World {
             view,
             toolchains: &self.toolchains,
             egress: None,
-            input,
-        };
-        self.sandbox.run(&job, watch)
+            input: None,
+        }
     }
 }
 

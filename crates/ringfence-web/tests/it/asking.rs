@@ -100,6 +100,22 @@ fn where_a_host_sends_on_to_is_asked_about_and_recorded_before_anything_goes_the
 }
 
 #[test]
+fn where_a_host_sends_on_to_is_not_changed_by_other_arguments() {
+    let (world, server) = world(
+        |server| {
+            let changes = Some(json!({"url": format!("http://two.example.org:{}/other", server.at.port())}));
+            Setup { approves: true, changes, ..allow(&["one.example.org:PORT"], server) }
+        },
+        |_, port| sends_on(&format!("http://two.example.org:{port}/there")),
+    );
+    let (code, message) = world.error(json!({"url": format!("http://one.example.org:{}/go", server.at.port())}));
+    assert_eq!(code, "APPROVAL_DENIED");
+    assert!(message.starts_with("the call has begun, and its arguments stay as they are"), "{message}");
+    assert!(message.contains("sends on to `two.example.org:"), "{message}");
+    assert_eq!(server.hits(), 1);
+}
+
+#[test]
 fn what_says_who_asks_does_not_go_to_another_host() {
     let script = |head: &str, port: u16| match path_of(head) {
         "/same" => "HTTP/1.1 307 x\r\nLocation: /end\r\nContent-Length: 0\r\n\r\n".to_owned(),

@@ -194,6 +194,8 @@ pub(crate) struct Setup {
     pub(crate) rules: Vec<Value>,
     pub(crate) trust: Trust,
     pub(crate) approves: bool,
+    /// Arguments that whoever is asked wants instead.
+    pub(crate) changes: Option<Value>,
     pub(crate) limits: Limits,
     pub(crate) engine: Option<Engine>,
 }
@@ -206,6 +208,7 @@ impl Default for Setup {
             rules: vec![json!({"decision": "allow", "host": ["*", "*:8080"]})],
             trust: Trust::Only(vec![CertificateDer::from(Vec::new())]),
             approves: false,
+            changes: None,
             limits: Limits::of(Dialect::Standard),
             engine: None,
         }
@@ -214,7 +217,7 @@ impl Default for Setup {
 
 impl Setup {
     pub(crate) fn build(self) -> World {
-        let Self { names, private, rules, trust, approves, limits, engine } = self;
+        let Self { names, private, rules, trust, approves, changes, limits, engine } = self;
         let private = PrivateHosts::parse(&private).unwrap();
         let net = Arc::new(Net::new(Arc::new(names.clone()), private, trust));
         let mut registry = Registry::new();
@@ -224,7 +227,7 @@ impl Setup {
         let (asked, trace) = (Arc::default(), Arc::default());
         let host = Host::new(Parts {
             policy: Box::new(policy),
-            approver: Box::new(Person { approves, asked: Arc::clone(&asked) }),
+            approver: Box::new(Person { approves, changes, asked: Arc::clone(&asked) }),
             audit: Box::new(Trace(Arc::clone(&trace))),
             store: Box::new(MemoryStore::default()),
             workers: 4,
@@ -280,13 +283,15 @@ impl World {
 #[derive(Debug)]
 struct Person {
     approves: bool,
+    changes: Option<Value>,
     asked: Arc<Mutex<Vec<ApprovalRequest>>>,
 }
 
 impl Approver for Person {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         self.asked.lock().unwrap().push(request.clone());
-        let response = ApprovalResponse { approved: self.approves, ..ApprovalResponse::default() };
+        let modified_args = self.changes.clone();
+        let response = ApprovalResponse { approved: self.approves, modified_args, ..ApprovalResponse::default() };
         let approval = Approval { assurance: Assurance::Person, by: None };
         Box::pin(std::future::ready(Word::Now(Answered { response, approval })))
     }

@@ -6,17 +6,18 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{HOST, ORIGIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use crate::incoming::{BODY_TIME, Bodies, Unknown, Unread, owner};
+use crate::lock::lock;
 use crate::mcp::keys::{self, Bad};
 use crate::tokens::{Owner, Tokens};
 
@@ -27,11 +28,8 @@ const MOST: usize = 256;
 /// Bytes that a page sends to be let in.
 const LOGIN_BYTES: usize = 4096;
 
-/// Bodies that are read at once; each can be as long as the arguments of a call.
-const MOST_BODIES: usize = 16;
-
-/// How long a client may take to send one.
-const BODY_TIME: Duration = Duration::from_secs(30);
+/// Pages that come in at once.
+const MOST_LOGINS: usize = 16;
 
 /// What stands between the network and the API.
 #[derive(Clone, Debug)]
@@ -43,8 +41,7 @@ pub(super) struct Door {
     origins: Arc<[String]>,
     requests: Arc<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>>,
     logins: Arc<Semaphore>,
-    bodies: Arc<Semaphore>,
-    longest: usize,
+    bodies: Bodies,
     rates: Arc<Rates>,
 }
 
@@ -59,16 +56,15 @@ impl Door {
             origins: own.chain(origins.iter().cloned()).collect(),
             hosts: hosts.into(),
             requests: Arc::default(),
-            logins: Arc::new(Semaphore::new(MOST_BODIES)),
-            bodies: Arc::new(Semaphore::new(MOST_BODIES)),
-            longest,
+            logins: Arc::new(Semaphore::new(MOST_LOGINS)),
+            bodies: Bodies::new(longest),
             rates: Arc::new(Rates { a_second: rate, left: Mutex::default() }),
         }
     }
 
     /// A place for a request of somebody, as long as it is held. There are as many as there are tokens.
     pub(super) fn place(&self, who: &Owner) -> Result<OwnedSemaphorePermit, Problem> {
-        let mut all = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.requests);
         let theirs = all.entry(Arc::clone(&who.name)).or_insert_with(|| Arc::new(Semaphore::new(MOST)));
         let place = Arc::clone(theirs).try_acquire_owned();
         place.map_err(|_| Problem::too_many(format!("{MOST} requests of this token are being served; wait for some")))
@@ -98,38 +94,29 @@ impl Door {
         }
     }
 
-    /// Who comes.
+    /// Who comes, as often as they may.
     pub(super) async fn know(&self, headers: &HeaderMap) -> Result<Owner, Problem> {
-        let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
-        let token =
-            shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, token)) = token else {
-            return Err(Problem::stranger("show a token: `Authorization: Bearer …`"));
-        };
-        let (tokens, token) = (self.tokens.clone(), token.trim().to_owned());
-        let owner = match spawn_blocking(move || tokens.owner(&token)).await {
-            Ok(Ok(Some(owner))) => owner,
-            Ok(Ok(None)) => return Err(Problem::stranger("this token is not known here")),
-            Ok(Err(_)) | Err(_) => return Err(Problem::internal("the tokens cannot be read")),
-        };
+        let owner = self.still_know(headers).await?;
         match self.rates.take(&owner.name, Instant::now()) {
             true => Ok(owner),
             false => Err(Problem::too_many("requests come too fast with this token; try again in a moment")),
         }
     }
 
+    /// Who is there. To look again whether a token holds is no request.
+    pub(super) async fn still_know(&self, headers: &HeaderMap) -> Result<Owner, Problem> {
+        owner(&self.tokens, headers).await.map_err(|unknown| match unknown {
+            Unknown::ShowsNone | Unknown::Stranger => Problem::stranger(unknown.to_string()),
+            Unknown::Unreadable => Problem::internal(unknown.to_string()),
+        })
+    }
+
     /// The body, whole. Nothing where there is none.
     pub(super) async fn read(&self, body: Body) -> Result<Bytes, Problem> {
-        let reading = async {
-            // The semaphore is never closed, so this only ever waits.
-            let _room = self.bodies.acquire().await.ok();
-            to_bytes(body, self.longest).await
-        };
-        match timeout(BODY_TIME, reading).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => Err(Problem::too_large(format!("a request may have {} bytes", self.longest))),
-            Err(_) => Err(Problem::late("the request did not come in time")),
-        }
+        self.bodies.read(body).await.map_err(|unread| match unread {
+            Unread::TooLong(_) => Problem::too_large(unread.to_string()),
+            Unread::Late => Problem::late(unread.to_string()),
+        })
     }
 }
 
@@ -158,7 +145,7 @@ struct Rates {
 impl Rates {
     fn take(&self, name: &Arc<str>, now: Instant) -> bool {
         let most = f64::from(self.a_second) * 2.0;
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         let (there, since) = left.entry(Arc::clone(name)).or_insert((most, now));
         let grown = now.saturating_duration_since(*since).as_secs_f64() * f64::from(self.a_second);
         *there = (*there + grown).min(most);
@@ -173,19 +160,63 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
 
-    use axum::http::{HeaderMap, HeaderValue};
+    use axum::body::Body;
+    use axum::http::{HeaderMap, HeaderValue, StatusCode};
+    use futures_util::stream::pending;
+    use ringfence_kernel::{Assurance, Scope};
 
-    use super::{Door, Rates};
-    use crate::tokens::Tokens;
+    use super::{Door, LOGIN_BYTES, MOST, MOST_LOGINS, Rates};
+    use crate::tokens::{Owner, Tokens};
+
+    /// A door that takes bodies of a mebibyte.
+    fn door() -> Door {
+        let tokens = Tokens::new(std::path::Path::new("."));
+        Door::new(tokens, "127.0.0.1:7431".parse().unwrap(), &["http://a.example".to_owned()], 1 << 20, 10)
+    }
+
+    #[test]
+    fn a_token_has_so_many_places_and_takes_none_of_anothers() {
+        let door = door();
+        let who = |name: &str| Owner {
+            name: name.into(),
+            scopes: BTreeSet::from([Scope::Call]),
+            assurance: Assurance::Relayed,
+        };
+        let (greedy, other) = (who("greedy"), who("other"));
+        let mut taken: Vec<_> = (0..MOST).map(|_| door.place(&greedy).unwrap()).collect();
+        assert_eq!(door.place(&greedy).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(door.place(&other).is_ok());
+        taken.pop();
+        assert!(door.place(&greedy).is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_is_not_known_yet_says_little_and_in_places_of_its_own() {
+        let door = door();
+        assert_eq!(door.read_login("x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
+        let longer = door.read_login("x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
+        assert_eq!(longer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
+        let _slow: Vec<_> = (0..MOST_LOGINS)
+            .map(|_| {
+                let door = door.clone();
+                tokio::spawn(async move { door.read_login(endless()).await })
+            })
+            .collect();
+        while door.logins.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(door.read_login("x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(door.read("x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
+    }
 
     #[test]
     fn only_who_means_this_server_and_comes_from_its_own_pages_is_heard() {
-        let tokens = Tokens::new(std::path::Path::new("."));
-        let door = Door::new(tokens, "127.0.0.1:7431".parse().unwrap(), &["http://a.example".to_owned()], 10, 10);
+        let door = door();
         let check = |host: Option<&'static str>, origins: &[&'static str]| {
             let mut headers = HeaderMap::new();
             host.map(|host| headers.insert("host", HeaderValue::from_static(host)));

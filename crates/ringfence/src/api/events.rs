@@ -141,7 +141,7 @@ impl Stream {
         loop {
             // Whoever lost their token hears no more.
             if self.checked.elapsed() >= STILL_KNOWN {
-                self.who = self.api.door.know(&self.headers).await.ok()?;
+                self.who = self.api.door.still_know(&self.headers).await.ok()?;
                 self.checked = Instant::now();
             }
             self.news.borrow_and_update();

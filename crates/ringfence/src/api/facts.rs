@@ -250,15 +250,8 @@ pub(super) async fn explain(api: Arc<Api>, _: Visit, supposed: Supposed) -> Resu
     for name in &supposed.when {
         bits.raise(ringfence_kernel::Bit::named(name).ok_or_else(|| Problem::bad("there is no such bit"))?);
     }
-    let session = Arc::new(Session {
-        id: model.id.clone(),
-        principal: Principal::agent(&model.principal.name),
-        dialect: model.dialect,
-        agent: model.agent.clone(),
-        limits: model.limits.clone(),
-        catalog: model.catalog.clone(),
-        bits,
-    });
+    let caller = Principal::agent(&model.principal.name);
+    let session = Arc::new(Session { bits, ..model.like(&model.id, caller) });
     let arguments = Value::Object(supposed.arguments).to_string();
     let call = ToolCall { id: "explain".to_owned(), name: supposed.tool, arguments };
     Ok(match wired.host.explain(&session, call).await {

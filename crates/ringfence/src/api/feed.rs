@@ -6,13 +6,14 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{Assurance, AuditLost, AuditSink, Listener, Moment, Progress, Record, Scope, Session};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::lock::lock;
 use crate::tokens::Owner;
 
 /// Events that are kept.
@@ -122,7 +123,7 @@ impl Feed {
 
     pub(super) fn tell(&self, news: News<'_>) {
         let News { kind, session, owner, mut data, contents } = news;
-        let mut kept = self.lock();
+        let mut kept = lock(&self.kept);
         let id = kept.next;
         kept.next += 1;
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
@@ -167,7 +168,7 @@ impl Feed {
 
     /// What came after an event that somebody may hear of.
     pub(super) fn after(&self, last: u64, who: &Owner, session: Option<&str>) -> Found {
-        let kept = self.lock();
+        let kept = lock(&self.kept);
         let oldest = kept.events.front().map_or(kept.next, |event| event.id);
         let newer = kept.events.partition_point(|event| event.id <= last);
         let events: Vec<_> =
@@ -179,10 +180,6 @@ impl Feed {
     pub(super) fn listener(&self, session: &Session, call: &str) -> Arc<dyn Listener> {
         let (session, owner) = (session.id.clone(), session.principal.name.clone());
         Arc::new(Heard { feed: self.clone(), session, owner, call: call.to_owned() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

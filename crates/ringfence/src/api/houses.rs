@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_kernel::{ApprovalRequest, Approver, Assurance, Dialect, Word};
@@ -18,6 +18,7 @@ use super::feed::Feed;
 use super::problem::Problem;
 use crate::approve::by_setting;
 use crate::config::{Environment, Flags, Settings, load};
+use crate::lock::lock;
 use crate::wire::{WireError, Wired, wire_for_person, wire_heard};
 
 /// What the workspace of the command line is called.
@@ -216,6 +217,49 @@ impl Approver for Waits {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use ringfence_kernel::Dialect;
+
+    use super::{Houses, Waits, Which};
+    use crate::api::feed::Feed;
+    use crate::config::{Environment, Flags, Variables};
+
+    #[tokio::test]
+    async fn a_host_that_several_ask_for_at_once_is_made_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        let workspace = root.join("ws");
+        std::fs::create_dir(&workspace).unwrap();
+        let flags = Flags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..Flags::default() };
+        let environment = Environment {
+            home: Some(root.join("home")),
+            current: root.clone(),
+            managed: root.join("managed"),
+            config: None,
+            state: Some(root.join("state")),
+            config_file: None,
+            user: None,
+            editor: None,
+            no_color: true,
+            variables: Variables::default(),
+            program: root.join("none"),
+        };
+        let houses = Houses::new(flags, environment, Feed::new(), Waits::new(Duration::ZERO)).unwrap();
+        let ask = |dialect| {
+            let houses = houses.clone();
+            tokio::spawn(async move { houses.agent(Which { dialect, ..Which::of(None) }).await.unwrap() })
+        };
+        let asked: Vec<_> = (0..8).map(|_| ask(None)).collect();
+        let other = ask(Some(Dialect::Miniclaw));
+        let mut made = Vec::new();
+        for asked in asked {
+            made.push(asked.await.unwrap());
+        }
+        assert!(made.iter().all(|one| Arc::ptr_eq(one, &made[0])));
+        assert!(!Arc::ptr_eq(&other.await.unwrap(), &made[0]));
+    }
 }

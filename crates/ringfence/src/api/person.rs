@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ringfence_kernel::{Bits, ErrorKind, Scope, Session, ToolCall};
+use ringfence_kernel::{ErrorKind, Scope, Session, ToolCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -79,15 +79,7 @@ impl Api {
         // What the path wanted was checked; to look and to take back are calls.
         let mut caller = who.principal();
         caller.scopes.insert(Scope::Call);
-        let session = Arc::new(Session {
-            id: model.id.clone(),
-            principal: caller,
-            dialect: model.dialect,
-            agent: None,
-            limits: model.limits.clone(),
-            catalog: model.catalog.clone(),
-            bits: Bits::default(),
-        });
+        let session = Arc::new(Session { agent: None, ..model.like(&model.id, caller) });
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();

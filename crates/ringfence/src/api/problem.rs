@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::reply::json;
+use crate::sessions::SessionError;
 use crate::wire::WireError;
 
 /// Why there is no answer.
@@ -148,6 +149,12 @@ impl From<DeskError> for Problem {
 impl From<StoreLost> for Problem {
     fn from(lost: StoreLost) -> Self {
         Self::internal(lost.to_string())
+    }
+}
+
+impl From<SessionError> for Problem {
+    fn from(error: SessionError) -> Self {
+        Self::internal(error.to_string())
     }
 }
 

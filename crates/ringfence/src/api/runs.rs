@@ -3,10 +3,10 @@
 //! A run is on disk before its id is told. One that was under way when the server stopped is interrupted: it goes on in the
 //! session that it had, where every call has one result, if somebody wants it to. Who is asked is whoever is at the desk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use axum::response::Response;
@@ -27,6 +27,7 @@ use super::routes::{Done, Nothing, Visit};
 use crate::agent::{Making, finished, line, open_model};
 use crate::approve::by_setting;
 use crate::cli::Failure;
+use crate::lock::lock;
 use crate::mode::Modes;
 use crate::store::Shelf;
 use crate::tokens::{Owner, secret};
@@ -138,6 +139,11 @@ impl Runs {
             let Some((_, oldest)) = over.min() else { break };
             all.remove(&oldest);
         }
+    }
+
+    /// The agent's sessions that runs began or went on with.
+    pub(super) fn sessions(&self) -> BTreeSet<String> {
+        lock(&self.0).values().map(|run| lock(&run.kept).view.session.clone()).collect()
     }
 
     fn under_way(&self) -> usize {
@@ -255,20 +261,12 @@ impl Api {
         let made = made.await.map_err(|_| Problem::internal("the run could not be made"))?;
         let mut made = made.map_err(|failure| no_run(&failure))?;
         let session = &made.wired.session;
-        // Whose run it is, is who calls in it.
-        made.wired.session = Arc::new(Session {
-            id: session.id.clone(),
-            // A page's run asks its person; a script never answers for its own.
-            principal: Principal::agent(match kept.is_page {
-                true => format!("agent of {}", kept.owner),
-                false => kept.owner.clone(),
-            }),
-            dialect: session.dialect,
-            agent: session.agent.clone(),
-            limits: session.limits.clone(),
-            catalog: session.catalog.clone(),
-            bits: session.bits.clone(),
+        // Whose run it is, is who calls in it. A page's run asks its person; a script never answers for its own.
+        let caller = Principal::agent(match kept.is_page {
+            true => format!("agent of {}", kept.owner),
+            false => kept.owner.clone(),
         });
+        made.wired.session = Arc::new(Session { bits: session.bits.clone(), ..session.like(&session.id, caller) });
         kept.view.session.clone_from(&made.wired.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
         let cancel = CancellationToken::new();
@@ -395,6 +393,40 @@ pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<R
     Ok(view)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::{Feed, Kept, MOST_KEPT, Run, RunView, Runs, lock};
+
+    fn run(number: usize, state: &str) -> (String, Arc<Run>) {
+        let id = format!("run-{number}");
+        let view = RunView {
+            id: id.clone(),
+            session: String::new(),
+            workspace: String::new(),
+            agent: None,
+            prompt: String::new(),
+            created: format!("{number:06}"),
+            state: state.to_owned(),
+            outcome: None,
+        };
+        let kept = Mutex::new(Kept { view, owner: "one".to_owned(), is_page: false });
+        (id, Arc::new(Run { kept, feed: Feed::from(1), cancel: Mutex::default() }))
+    }
+
+    #[test]
+    fn the_oldest_runs_that_are_over_are_forgotten_and_none_that_goes_on() {
+        let runs = Runs::default();
+        let put = |number, state| {
+            let (id, run) = run(number, state);
+            runs.put(id, run);
+        };
+        put(0, "running");
+        (1..MOST_KEPT + 10).for_each(|number| put(number, "answered"));
+        let all = lock(&runs.0);
+        assert_eq!(all.len(), MOST_KEPT);
+        assert!(all.contains_key("run-0") && !all.contains_key("run-1") && !all.contains_key("run-10"));
+        assert!(all.contains_key("run-11"));
+    }
 }

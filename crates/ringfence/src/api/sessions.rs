@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ringfence_kernel::{Assurance, Bit, Bits, Dialect, Principal, Scope, Session};
+use ringfence_kernel::{Assurance, Bit, Dialect, Principal, Scope, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -21,6 +21,7 @@ use super::houses::{Which, off_thread};
 use super::problem::Problem;
 use super::routes::{Nothing, Visit};
 use crate::limits_config::LimitKeys;
+use crate::lock::lock;
 use crate::store::Shelf;
 use crate::tokens::{Owner, secret};
 use crate::wire::Wired;
@@ -210,13 +211,8 @@ impl Api {
         let keys: LimitKeys = serde_json::from_value(Value::Object(kept.limits.clone()))
             .map_err(|error| Problem::bad(format!("limits: {error}")))?;
         let session = Arc::new(Session {
-            id: view.id.clone(),
-            principal: Principal::agent(&view.principal),
-            dialect: model.dialect,
-            agent: model.agent.clone(),
             limits: model.limits.tightened(&keys.over(&model.limits)),
-            catalog: model.catalog.clone(),
-            bits: Bits::default(),
+            ..model.like(&view.id, Principal::agent(&view.principal))
         });
         let (calls, changes, count) = Default::default();
         Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count }))
@@ -346,8 +342,4 @@ pub(super) async fn end(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Sessi
 
 fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

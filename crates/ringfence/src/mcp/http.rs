@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
@@ -23,9 +23,6 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::{self, Bounds};
@@ -34,6 +31,7 @@ use super::server::Server;
 use super::talk::{Guest, Places, Source, Talks, Visitor};
 use super::{ENVELOPE, Front, LAST, Served};
 use crate::api::Before;
+use crate::incoming::{Bodies, Unknown, Unread, owner};
 use crate::tokens::Tokens;
 use crate::wire::{WireError, Wired};
 
@@ -45,12 +43,6 @@ const MOST: usize = 256;
 
 /// More than there are requests at once, since some clients keep a connection beside them.
 const CONNECTIONS: Bounds = Bounds { most: 8 * MOST as u32, head: Duration::from_secs(30) };
-
-/// Bodies that are read at once; each can be as long as the arguments of a call.
-const MOST_BODIES: usize = 16;
-
-/// How long a client may take to send one.
-const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +82,7 @@ fn inside(server: Server) -> Inside {
 struct Door {
     service: StreamableHttpService<Inside, LocalSessionManager>,
     tokens: Tokens,
-    bodies: Arc<Semaphore>,
-    longest: usize,
+    bodies: Bodies,
 }
 
 impl Front {
@@ -144,7 +135,7 @@ impl Front {
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(IDLE);
         let service = StreamableHttpService::new(new, Arc::new(sessions), config);
-        Door { service, tokens: listening.tokens, bodies: Arc::new(Semaphore::new(MOST_BODIES)), longest }
+        Door { service, tokens: listening.tokens, bodies: Bodies::new(longest) }
     }
 }
 
@@ -177,33 +168,19 @@ impl Door {
 
     /// Who comes.
     async fn know(&self, headers: &HeaderMap) -> Result<Visitor, Response> {
-        let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
-        let token =
-            shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, token)) = token else { return Err(stranger("show a token: `Authorization: Bearer …`")) };
-        let (tokens, token) = (self.tokens.clone(), token.trim().to_owned());
-        match spawn_blocking(move || tokens.owner(&token)).await {
-            Ok(Ok(Some(owner))) if owner.may(Scope::Call) => Ok(Visitor(owner.name)),
-            Ok(Ok(Some(_))) => Err(said(StatusCode::FORBIDDEN, "this token is not for calls")),
-            Ok(Ok(None)) => Err(stranger("this token is not known here")),
-            Ok(Err(_)) | Err(_) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, "the tokens cannot be read")),
+        match owner(&self.tokens, headers).await {
+            Ok(owner) if owner.may(Scope::Call) => Ok(Visitor(owner.name)),
+            Ok(_) => Err(said(StatusCode::FORBIDDEN, "this token is not for calls")),
+            Err(unknown @ Unknown::Unreadable) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string())),
+            Err(unknown) => Err(stranger(&unknown.to_string())),
         }
     }
 
     async fn read(&self, body: Body) -> Result<Bytes, Response> {
-        let reading = async {
-            // The semaphore is never closed, so this only ever waits.
-            let _room = self.bodies.acquire().await.ok();
-            to_bytes(body, self.longest).await
-        };
-        match timeout(BODY_TIME, reading).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => {
-                let message = format!("a request may have {} bytes", self.longest);
-                Err(said(StatusCode::PAYLOAD_TOO_LARGE, &message))
-            }
-            Err(_) => Err(said(StatusCode::REQUEST_TIMEOUT, "the request did not come in time")),
-        }
+        self.bodies.read(body).await.map_err(|unread| match unread {
+            Unread::TooLong(_) => said(StatusCode::PAYLOAD_TOO_LARGE, &unread.to_string()),
+            Unread::Late => said(StatusCode::REQUEST_TIMEOUT, &unread.to_string()),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::http::request::Parts;
-use ringfence_kernel::{Bits, Principal, Session};
+use ringfence_kernel::{Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
@@ -56,22 +56,16 @@ impl Talk {
     }
 }
 
-/// A session like another one, of somebody else.
-pub(super) fn session_like(model: &Session, id: String, who: &str) -> Arc<Session> {
-    Arc::new(Session {
-        id,
-        principal: Principal::agent(who),
-        dialect: model.dialect,
-        agent: model.agent.clone(),
-        limits: model.limits.clone(),
-        catalog: model.catalog.clone(),
-        bits: Bits::default(),
-    })
-}
-
 /// Somebody who came with a token, as the door let them in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Visitor(pub(super) Arc<str>);
+
+impl Visitor {
+    /// A session of theirs.
+    fn session(&self, model: &Session, id: String) -> Arc<Session> {
+        Arc::new(model.like(id, Principal::agent(&*self.0)))
+    }
+}
 
 /// The talks of visitors whose protocol has no sessions: one each.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +75,7 @@ impl Talks {
     /// The talk of a visitor. There are as many as there are tokens.
     pub(super) fn of(&self, visitor: &Visitor, model: &Session) -> Arc<Talk> {
         let mut talks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Talk::new(session_like(model, format!("http-{}", visitor.0), &visitor.0));
+        let new = || Talk::new(visitor.session(model, format!("http-{}", visitor.0)));
         Arc::clone(talks.entry(visitor.clone()).or_insert_with(new))
     }
 }
@@ -138,7 +132,7 @@ impl Source {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
-        let new = || (visitor.clone(), Talk::new(session_like(&guest.model, id, &visitor.0)));
+        let new = || (visitor.clone(), Talk::new(visitor.session(&guest.model, id)));
         match guest.own.get_or_init(new) {
             (owner, talk) if owner == visitor => Ok(Arc::clone(talk)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),

@@ -7,9 +7,11 @@ use std::thread::{self, JoinHandle};
 use ringfence_kernel::visible_line;
 use serde_json::{Value, json};
 
+use crate::agent::{call, playing, text};
 use crate::api::scripted;
 use crate::api_client::{Caller, Server};
 use crate::browser::{Browser, DESKTOP, ENTER, ESCAPE, Look};
+use crate::mcp_client::Mcp;
 use crate::site::Site;
 
 /// A server, and a token of an agent.
@@ -558,4 +560,43 @@ fn a_run_is_started_followed_and_gone_on_with() {
         "document.querySelector('main .title .badge')?.innerText === 'running' \
                    || document.querySelector('.outcome') !== null",
     );
+}
+
+#[test]
+fn sessions_of_other_fronts_are_there_to_be_looked_at() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    let answers = [
+        json!({"text": "I look.", "calls": [{"name": "read_file", "arguments": {"path": "notes.md"}}]}),
+        text("There is <b>milk</b>."),
+        call("read_file", json!({"path": "missing.md"})),
+        text("It is not there."),
+    ];
+    for prompt in [&["what is there?"] as &[_], &["--resume", "-p", "and elsewhere?"]] {
+        let answers = if prompt.len() == 1 { &answers[..2] } else { &answers[2..] };
+        assert!(playing(&site, answers, prompt).output().unwrap().status.success());
+    }
+    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    client.call("read_file", json!({"path": "notes.md"}));
+    client.close();
+    let served = Served::start(&site);
+    person(&browser, &served);
+    browser.click(".nav-sessions");
+    browser.until_text("section[aria-label=Elsewhere]", "what is there?");
+    assert!(browser.text("section[aria-label=Elsewhere]").contains("MCP client"));
+    browser.run("document.querySelector('a[href*=\"elsewhere/agent-\"]').click()");
+    browser.until_text("main", "It is not there.");
+    let log = browser.text("main");
+    let order = ["what is there?", "I look.", "read_file", "There is <b>milk</b>.", "and elsewhere?", "read_file"];
+    let mut rest = log.as_str();
+    for said in order {
+        rest = rest.split_once(said).unwrap_or_else(|| panic!("no {said} in its place: {log}")).1;
+    }
+    browser.until_text(".call.failed", "read_file");
+    // Nothing can be done to it here but to look again.
+    let buttons = browser.run("return [...document.querySelectorAll('main .actions button')].map(b => b.innerText)");
+    assert_eq!(buttons, json!(["Look again"]));
+    browser.click(".nav-sessions");
+    browser.run("document.querySelector('a[href*=\"elsewhere/mcp-\"]')?.click()");
+    browser.until_text(".call.done", "notes.md");
 }

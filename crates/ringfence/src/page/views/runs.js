@@ -172,7 +172,7 @@ function goOn(run, resumed) {
 }
 
 /** Shows events in the order in which they come: what is said, then the calls, then what is said of them. */
-function listener(log, over) {
+export function listener(log, over) {
     let [said, cards] = [null, null];
     const calls = new Map();
 
@@ -251,7 +251,7 @@ function asValue(text) {
     }
 }
 
-function outcomeBox({ end, why, text, byHost, steps, durationMs, ledger }) {
+export function outcomeBox({ end, why, text, byHost, steps, durationMs, ledger }) {
     return el(
         'article',
         { class: 'card outcome', 'aria-label': 'How it ended' },

@@ -1,13 +1,15 @@
-// The sessions: who works where, and since when.
+// The sessions: who works where, and since when. Those of other fronts are there to be looked at.
 
 import { badge, el, fill } from '../dom.js';
-import { empty } from '../ask.js';
-import { paused, state, watch } from '../state.js';
+import { empty, loading } from '../ask.js';
+import { may, paused, state, watch } from '../state.js';
 import { clock } from '../time.js';
+import { elsewhere } from './elsewhere.js';
 
 export function show(place) {
-    const list = el('div', { class: 'stack' });
-    fill(place, el('h1', {}, 'Sessions'), list);
+    const [list, others] = [el('div', { class: 'stack' }), el('div', { class: 'stack' })];
+    fill(place, el('h1', {}, 'Sessions'), list, others);
+    if (may('admin')) loading(others, elsewhere);
     const draw = () =>
         fill(
             list,

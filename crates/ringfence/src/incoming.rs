@@ -1,0 +1,124 @@
+//! What every request over HTTP brings: a token that it shows, and a body.
+//!
+//! A body is bounded and read whole. Long ones wait for each other; a short one never waits for a long one, so that whoever
+//! sends slowly keeps nobody from saying yes or no.
+//!
+//! Not here: what is said to a request that is turned away. The API and the Model Context Protocol have words of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::tokens::{Owner, Tokens};
+
+/// Long bodies that are read at once; each can be as long as the arguments of a call.
+const MOST_LONG: usize = 16;
+
+/// Bytes of a body that waits for no other.
+const SHORT: u64 = 64 << 10;
+
+/// How long a client may take to send one.
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// Why it is not known who comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unknown {
+    #[error("show a token: `Authorization: Bearer …`")]
+    ShowsNone,
+    #[error("this token is not known here")]
+    Stranger,
+    #[error("the tokens cannot be read")]
+    Unreadable,
+}
+
+/// Whose token a request shows.
+pub(crate) async fn owner(tokens: &Tokens, headers: &HeaderMap) -> Result<Owner, Unknown> {
+    let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
+    let token =
+        shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let (_, token) = token.ok_or(Unknown::ShowsNone)?;
+    let (tokens, token) = (tokens.clone(), token.trim().to_owned());
+    match spawn_blocking(move || tokens.owner(&token)).await {
+        Ok(Ok(owner)) => owner.ok_or(Unknown::Stranger),
+        Ok(Err(_)) | Err(_) => Err(Unknown::Unreadable),
+    }
+}
+
+/// Why a body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unread {
+    #[error("a request may have {0} bytes")]
+    TooLong(usize),
+    #[error("the request did not come in time")]
+    Late,
+}
+
+/// Where bodies are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Bodies {
+    long: Arc<Semaphore>,
+    longest: usize,
+}
+
+impl Bodies {
+    pub(crate) fn new(longest: usize) -> Self {
+        Self { long: Arc::new(Semaphore::new(MOST_LONG)), longest }
+    }
+
+    /// The body, whole. Nothing where there is none.
+    pub(crate) async fn read(&self, body: Body) -> Result<Bytes, Unread> {
+        let is_short = body.size_hint().upper().is_some_and(|most| most <= SHORT);
+        let reading = async {
+            // The semaphore is never closed, so this only ever waits.
+            let _room = if is_short { None } else { self.long.acquire().await.ok() };
+            to_bytes(body, self.longest).await
+        };
+        match timeout(BODY_TIME, reading).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(_)) => Err(Unread::TooLong(self.longest)),
+            Err(_) => Err(Unread::Late),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::body::Body;
+    use futures_util::stream::pending;
+    use tokio::time::timeout;
+
+    use super::{Bodies, MOST_LONG, Unread};
+
+    #[tokio::test]
+    async fn a_short_body_does_not_wait_for_long_ones_that_never_come() {
+        let bodies = Bodies::new(10);
+        let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
+        let _slow: Vec<_> = (0..MOST_LONG)
+            .map(|_| {
+                let bodies = bodies.clone();
+                tokio::spawn(async move { bodies.read(endless()).await })
+            })
+            .collect();
+        while bodies.long.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let short = timeout(Duration::from_secs(20), bodies.read("short".into())).await;
+        assert_eq!(short.unwrap().unwrap(), "short");
+        assert!(bodies.long.try_acquire().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_body_is_as_long_as_it_may_be_and_no_longer() {
+        let bodies = Bodies::new(10);
+        assert_eq!(bodies.read("0123456789".into()).await.unwrap().len(), 10);
+        assert_eq!(bodies.read("0123456789x".into()).await, Err(Unread::TooLong(10)));
+    }
+}
