@@ -5,11 +5,13 @@
 //! shows the calls per second of the best and of the median round, and the median and the 99th percentile of all calls.
 //!
 //! What changes nothing is done on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
-//! nothing, so that the servers are compared, and then on the disk, where ours has contents, names and journal on it before it
-//! replies; the others sync nothing.
+//! nothing, so that like is compared with like, and then on the disk, where ours has contents, names and journal on it before
+//! it replies; the others sync nothing. Last come the tables of `docs/benchmarks.md`, and how many times the calls of the
+//! others ours makes.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Add as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -64,19 +66,21 @@ pub(crate) fn run() -> bool {
         return false;
     };
     let peers = |tree: &Tree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
-    start_times(&peers(&disk));
+    let mut table = Table::default();
+    table.facts.push(start_times(&peers(&disk)));
     let changes = ["write 4 KiB", "edit 64 KiB"];
     let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
-    let looked = compare(&peers(&disk), &looks);
+    let looked = compare(&peers(&disk), &looks, "", &mut table);
     say("\nin memory, where nobody has to wait for a disk");
-    let changed = compare(&peers(&memory), &changes);
+    let changed = compare(&peers(&memory), &changes, ", in memory", &mut table);
     say("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
-    let durable = compare(&peers(&disk), &changes);
+    let durable = compare(&peers(&disk), &changes, ", on the disk; ours durable", &mut table);
+    table.print(&programs.iter().map(|(title, _)| *title).collect::<Vec<_>>());
     looked && changed && durable && programs.len() == 3
 }
 
 /// Rounds of each operation, the servers in turn, and what they took. False if a server could not be started.
-fn compare(peers: &[Peer], operations: &[&str]) -> bool {
+fn compare(peers: &[Peer], operations: &[&str], place: &str, table: &mut Table) -> bool {
     let mut servers: Vec<Server> = peers.iter().filter_map(Server::start_with_room).collect();
     let idle: Vec<u64> = servers.iter().map(|server| server.memory("VmRSS:")).collect();
     for operation in operations {
@@ -84,14 +88,94 @@ fn compare(peers: &[Peer], operations: &[&str]) -> bool {
         for _ in 0..ROUNDS {
             servers.iter_mut().for_each(|server| server.round(operation));
         }
-        servers.iter_mut().for_each(Server::report);
+        let took = servers.iter_mut().map(Server::report).collect();
+        table.rows.push((format!("{operation}{place}"), took));
     }
     say("\nmemory, idle and at most");
+    let mut cells = Vec::new();
     for (server, idle) in servers.iter().zip(idle) {
-        let most = server.memory("VmHWM:");
-        say(&format!("  {:<24} {:>7.1} MB {:>7.1} MB", server.title, idle as f64 / 1e3, most as f64 / 1e3));
+        let [idle, most] = [idle, server.memory("VmHWM:")].map(|kilobytes| kilobytes as f64 / 1e3);
+        say(&format!("  {:<24} {idle:>7.1} MB {most:>7.1} MB", server.title));
+        cells.push(format!("{idle:.1} / {most:.1} MB"));
+    }
+    // Servers that looked and did not change are those that a user has running all day.
+    if place.is_empty() {
+        table.facts.push(("memory, idle / at most".to_owned(), cells));
     }
     servers.len() == peers.len()
+}
+
+/// What was measured, for the documentation.
+#[derive(Default)]
+struct Table {
+    facts: Vec<(String, Vec<String>)>,
+    rows: Vec<(String, Vec<Took>)>,
+}
+
+/// What the rounds of an operation took.
+enum Took {
+    Time {
+        best: f64,
+        median: f64,
+        p50: Duration,
+        p99: Duration,
+    },
+    /// Why there is no time.
+    Nothing(&'static str),
+}
+
+impl Table {
+    fn print(&self, titles: &[&str]) {
+        let line = |cells: Vec<String>| say(&format!("| {} |", cells.join(" | ")));
+        let head = || {
+            say("");
+            line(std::iter::once(String::new()).chain(titles.iter().map(|title| (*title).to_owned())).collect());
+            say(&"|---".repeat(titles.len() + 1).add("|"));
+        };
+        head();
+        for (fact, cells) in &self.facts {
+            line(std::iter::once(fact.clone()).chain(cells.iter().cloned()).collect());
+        }
+        head();
+        for (operation, took) in &self.rows {
+            line(std::iter::once(operation.clone()).chain(took.iter().map(Took::cell)).collect());
+        }
+        say("");
+        line(
+            ["ours, times theirs, best / median"]
+                .into_iter()
+                .chain(titles.iter().skip(1).copied())
+                .map(str::to_owned)
+                .collect(),
+        );
+        say(&"|---".repeat(titles.len()).add("|"));
+        for (operation, took) in &self.rows {
+            let Some((ours, theirs)) = took.split_first() else { continue };
+            let times = theirs.iter().map(|theirs| ours.times(theirs));
+            line(std::iter::once(operation.clone()).chain(times).collect());
+        }
+    }
+}
+
+impl Took {
+    fn cell(&self) -> String {
+        match self {
+            Self::Nothing(why) => (*why).to_owned(),
+            Self::Time { best, median, p50, p99 } => {
+                let digits = usize::from(*best < 100.0);
+                format!("{best:.digits$} / {median:.digits$}, {p50:.1?} / {p99:.1?}")
+            }
+        }
+    }
+
+    fn times(&self, theirs: &Self) -> String {
+        match (self, theirs) {
+            (Self::Time { best, median, .. }, Self::Time { best: their_best, median: their_median, .. }) => {
+                format!("{:.2} / {:.2}", best / their_best, median / their_median)
+            }
+            (_, Self::Nothing(why)) | (Self::Nothing(why), _) => (*why).to_owned(),
+        }
+    }
 }
 
 const OURS: &str = "ringfence";
@@ -281,21 +365,18 @@ impl Server {
         self.rates.push(f64::from(count) / started.elapsed().as_secs_f64());
     }
 
-    fn report(&mut self) {
+    fn report(&mut self) -> Took {
         self.taken.sort();
         self.rates.sort_by(f64::total_cmp);
         let at = |part: f64| self.taken.get((self.taken.len() as f64 * part) as usize).copied().unwrap_or_default();
-        match (self.rates.last(), self.rates.get(self.rates.len() / 2)) {
-            (Some(best), Some(median)) => say(&format!(
-                "  {:<24} best {best:>9.1}/s   median {median:>9.1}/s   p50 {:>8.1?}   p99 {:>8.1?}",
-                self.title,
-                at(0.5),
-                at(0.99)
-            )),
-            _ if self.has_failed => say(&format!("  {:<24} fails", self.title)),
-            _ => say(&format!("  {:<24} has no such tool", self.title)),
-        }
+        let took = match (self.rates.last(), self.rates.get(self.rates.len() / 2)) {
+            (Some(best), Some(median)) => Took::Time { best: *best, median: *median, p50: at(0.5), p99: at(0.99) },
+            _ if self.has_failed => Took::Nothing("fails"),
+            _ => Took::Nothing("has no such tool"),
+        };
+        say(&format!("  {:<24} {}", self.title, took.cell()));
         (self.taken, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
+        took
     }
 
     /// A line of the process's state, in kilobytes.
@@ -314,24 +395,29 @@ impl Drop for Server {
     }
 }
 
-fn start_times(peers: &[Peer]) {
-    say("start to the first list of tools");
+fn start_times(peers: &[Peer]) -> (String, Vec<String>) {
+    const WHAT: &str = "start to the first list of tools, best / median";
+    say(WHAT);
     let mut taken: Vec<Vec<Duration>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
         for (peer, taken) in peers.iter().zip(&mut taken) {
             let started = Instant::now();
-            if Server::start(peer).is_some() {
-                taken.push(started.elapsed());
-            }
+            let server = Server::start(peer);
+            // Ending it is no part of it.
+            taken.extend(server.is_some().then(|| started.elapsed()));
         }
     }
+    let mut cells = Vec::new();
     for (peer, mut taken) in peers.iter().zip(taken) {
         taken.sort();
-        let (best, median) = (taken.first().copied(), taken.get(taken.len() / 2).copied());
-        say(&format!("  {:<24} best {best:>8.1?}   median {median:>8.1?}", peer.title)
-            .replace("Some(", "")
-            .replace(')', ""));
+        let cell = match (taken.first(), taken.get(taken.len() / 2)) {
+            (Some(best), Some(median)) => format!("{best:.1?} / {median:.1?}"),
+            _ => "cannot be started".to_owned(),
+        };
+        say(&format!("  {:<24} {cell}", peer.title));
+        cells.push(cell);
     }
+    (WHAT.to_owned(), cells)
 }
 
 fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, ToolError};
-use rustix::fs::fstat;
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use crate::digest::{Digest, Hasher};
@@ -203,6 +203,7 @@ pub(crate) fn read_chunk(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, cx:
         let result = match cx.pace {
             Pace::Patient => pread(fd, &mut *buffer, offset),
             Pace::Quick => match preadv2(fd, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_memory(fd) => pread(fd, &mut *buffer, offset),
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(Errno::AGAIN),
                 result => result,
             },
@@ -212,6 +213,13 @@ pub(crate) fn read_chunk(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64, cx:
             result => return result,
         }
     }
+}
+
+/// Whether a file system has its files in memory and nowhere else. It waits for nothing, and does not say so.
+fn is_memory(fd: BorrowedFd<'_>) -> bool {
+    const TMPFS: i128 = 0x0102_1994;
+    const RAMFS: i128 = 0x8584_58f6;
+    fstatfs(fd).is_ok_and(|found| [TMPFS, RAMFS].contains(&i128::from(found.f_type)))
 }
 
 /// Text, if that is what the bytes are.
@@ -335,5 +343,29 @@ mod tests {
         {
             text_of(bytes.to_vec(), truncated, "f").unwrap_err();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::path::Path;
+
+    use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+
+    use super::{is_memory, read_chunk};
+
+    #[test]
+    fn what_is_in_memory_is_read_without_a_worker() {
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let path = directory.path().join("f");
+        std::fs::write(&path, "in memory").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
+        let cx = Context::new(&limits, Pace::Quick, &signal);
+        let mut buffer = [0; 64];
+        assert_eq!(read_chunk(file.as_fd(), &mut buffer, 3, &cx), Ok(6), "{}", is_memory(file.as_fd()));
+        assert_eq!(buffer[..6], *b"memory");
     }
 }

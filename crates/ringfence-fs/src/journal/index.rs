@@ -1,18 +1,17 @@
 //! The index of a journal: a line for what is about to happen, and one for how it ended.
 //!
 //! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
-//! the next one. What was read once is remembered as far as every change asks about it; what a change did is read again
-//! from its line when somebody wants to know, so that a server that runs for weeks does not have all of it in memory.
+//! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
+//! goes over.
 //!
-//! Not here: pre-images (`keep.rs`).
+//! Not here: what is remembered of it (`held.rs`), and pre-images (`keep.rs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ringfence_kernel::Limits;
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, renameat, unlinkat};
@@ -20,7 +19,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
-use crate::again::{fdatasync, ftruncate, openat, pread};
+use super::held::{Held, Known};
+use crate::again::{fdatasync, fsync, openat, pread};
 use crate::audit::{hold, release};
 use crate::known::Identity;
 use crate::mount::look;
@@ -32,12 +32,12 @@ const LOG: &str = "log";
 const LOCK: &str = "lock";
 const IDENTITY: &str = "keep";
 
-/// A session whose last change is older than this is over: what it kept may go where there is no room for others.
-const OVER: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// A log that is longer than this is written anew, with so many changes at most.
 const LONGEST_LOG: u64 = 16 << 20;
 const MOST_CHANGES: usize = 10_000;
+
+/// So much has to come to a long log before it is looked once more whether it can be shorter.
+const MORE_LOG: u64 = LONGEST_LOG / 4;
 
 /// When a line is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,42 +51,9 @@ pub(crate) struct Journal {
     directory: OwnedFd,
     lock: OwnedFd,
     known: Mutex<Known>,
+    /// How long the log has to be before it is written anew.
+    long: AtomicU64,
     keep: Mutex<Option<Identity>>,
-}
-
-/// What was read of the log so far.
-struct Known {
-    log: Arc<OwnedFd>,
-    read: u64,
-    entries: Vec<Held>,
-    places: HashMap<Arc<str>, usize>,
-    sessions: HashMap<Arc<str>, OfSession>,
-    /// What is kept, as the quota counts it.
-    kept_by_all: u64,
-}
-
-/// What is known of a session.
-#[derive(Default)]
-struct OfSession {
-    /// What is kept, as the quota counts it.
-    kept: u64,
-    /// When it made its last change.
-    last: String,
-}
-
-/// What is in memory of a change.
-struct Held {
-    change: Arc<str>,
-    session: Arc<str>,
-    /// Where the log tells what it is.
-    line: Range<u64>,
-    status: Status,
-    evicted: bool,
-    undoes: Box<[String]>,
-    undone_by: Option<String>,
-    shared: Box<[String]>,
-    /// What its own pre-images are, as the quota counts them.
-    cost: u64,
 }
 
 /// One change, as far as the log tells.
@@ -99,7 +66,7 @@ pub(crate) struct Entry {
     /// The change that took it back.
     pub(crate) undone_by: Option<String>,
     /// Pre-images that are another's: of a redo, those of the changes that it brought back.
-    shared: Box<[String]>,
+    pub(super) shared: Box<[String]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +100,7 @@ pub(super) enum Line {
 }
 
 impl Entry {
-    fn new(change: Change) -> Self {
+    pub(super) fn new(change: Change) -> Self {
         Self { change, status: Status::Pending, evicted: false, undone_by: None, shared: Box::default() }
     }
 
@@ -152,40 +119,19 @@ impl Entry {
         self.own_images().map(|(image, _)| image.to_owned()).collect()
     }
 
+    /// Those of others that it shares too.
+    pub(super) fn all_images(&self) -> impl Iterator<Item = &str> {
+        self.change.effects.iter().filter_map(Effect::image).map(|(image, _)| image)
+    }
+
     fn own_images(&self) -> impl Iterator<Item = (&str, u64)> {
         let images = self.change.effects.iter().filter_map(Effect::image);
         images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
     }
 
     /// What its own pre-images are, as the quota counts them.
-    fn cost(&self) -> u64 {
+    pub(super) fn cost(&self) -> u64 {
         self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
-    }
-
-    /// It as lines of a log.
-    fn lines(&self) -> io::Result<Vec<u8>> {
-        let change = || self.change.change.clone();
-        let mut lines = vec![Line::Intent(self.change.clone())];
-        lines.extend((self.status == Status::Done).then(|| Line::Done { change: change() }));
-        lines.extend(self.evicted.then(|| Line::Evicted { change: change() }));
-        let mut bytes = Vec::new();
-        for line in lines {
-            serde_json::to_writer(&mut bytes, &line)?;
-            bytes.push(b'\n');
-        }
-        Ok(bytes)
-    }
-}
-
-impl Held {
-    /// Whether it holds and could be taken back.
-    fn is_live(&self) -> bool {
-        self.status == Status::Done && self.undone_by.is_none()
-    }
-
-    /// What it keeps, as the quota counts it.
-    fn kept_bytes(&self) -> u64 {
-        if self.is_live() && !self.evicted { self.cost } else { 0 }
     }
 }
 
@@ -193,18 +139,26 @@ impl Journal {
     /// Opens the journal in a directory of our own, and makes it if there is none.
     pub(crate) fn open(directory: OwnedFd) -> Result<Self, Errno> {
         let (lock, log) = (open_own(&directory, LOCK)?, open_own(&directory, LOG)?);
-        Ok(Self { directory, lock, known: Mutex::new(Known::new(log)), keep: Mutex::default() })
+        let (known, long) = (Mutex::new(Known::new(log)), AtomicU64::new(LONGEST_LOG));
+        Ok(Self { directory, lock, known, long, keep: Mutex::default() })
     }
 
     /// Every change, the oldest first.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let known = self.known()?;
-        known.entries.iter().map(|held| known.whole(held)).collect()
+        (0..known.entries.len()).map(|place| known.whole(place)).collect()
+    }
+
+    /// Those that nobody ended, or of which something was to go.
+    pub(super) fn unsettled(&self) -> io::Result<Vec<Entry>> {
+        let known = self.known()?;
+        let all = known.entries.iter().enumerate();
+        let left = all.filter(|(_, held)| held.status == Status::Pending || held.evicted);
+        left.map(|(place, _)| known.whole(place)).collect()
     }
 
     pub(crate) fn entry(&self, change: &str) -> io::Result<Option<Entry>> {
-        let known = self.known()?;
-        known.held(change).map(|held| known.whole(held)).transpose()
+        self.known()?.find(change)
     }
 
     /// What the log says by now.
@@ -246,56 +200,65 @@ impl Journal {
         }
     }
 
-    /// Whether the log became so long that it is worth writing anew.
+    /// Whether the log, as it was last read, became so long that it is worth writing anew.
     pub(super) fn is_long(&self) -> bool {
-        self.known().is_ok_and(|known| known.read >= LONGEST_LOG)
+        self.alone().read >= self.long.load(Ordering::Relaxed)
     }
 
     /// Lets go what the oldest changes keep, of a log that became long. Those of a session that is not over stay.
     pub(super) fn retire(&self) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
-        let made = known.made();
-        let old = made.iter().take(made.len().saturating_sub(MOST_CHANGES));
-        let over = |held: &&&Held| held.kept_bytes() > 0 && known.is_over(&held.session);
-        let going = old.filter(over).filter_map(|held| known.whole(held).ok()).collect();
-        drop(made);
+        let mut old = known.made();
+        old.truncate(old.len().saturating_sub(MOST_CHANGES));
+        let over = |held: &Held| held.kept_bytes() > 0 && known.is_over(held);
+        let going = old.into_iter().filter(|place| known.entries.get(*place).is_some_and(over));
+        let going = going.filter_map(|place| known.whole(place).ok()).collect();
         drop(known);
         self.evict(going)
     }
 
     /// Writes the log anew, without changes that were not made and without the oldest. One of which something is still kept
-    /// stays, or nobody would know whose that is. Only while nobody changes anything.
+    /// stays, or nobody would know whose that is. Only while the tree is held: an undo reads what may go here.
     pub(super) fn shorten(&self, kept: &BTreeSet<String>) -> io::Result<()> {
         let mut known = self.alone();
         hold(&self.lock)?;
         let written = self.refresh(&mut known).and_then(|()| self.shorten_held(&mut known, kept));
         release(&self.lock);
-        written
+        let length = written.as_ref().map_or(known.read, |length| *length);
+        self.long.store(LONGEST_LOG.max(length.saturating_add(MORE_LOG)), Ordering::Relaxed);
+        written.map(drop)
     }
 
-    fn shorten_held(&self, known: &mut Known, kept: &BTreeSet<String>) -> io::Result<()> {
+    /// How long the log is then.
+    fn shorten_held(&self, known: &mut Known, kept: &BTreeSet<String>) -> io::Result<u64> {
         const NEW: &str = "log.new";
         known.catch_up()?;
+        // Another process was faster.
+        if known.read < LONGEST_LOG {
+            return Ok(known.read);
+        }
         let made = known.made();
         let old = made.len().saturating_sub(MOST_CHANGES);
         let mut bytes = Vec::new();
-        for (index, held) in made.iter().enumerate() {
-            let entry = known.whole(held)?;
-            let keeps = || held.kept_bytes() > 0 || entry.images().iter().any(|image| kept.contains(image));
-            if index >= old || held.status == Status::Pending || keeps() {
-                bytes.extend_from_slice(&entry.lines()?);
+        for (index, place) in made.into_iter().enumerate() {
+            let Some(held) = known.entries.get(place) else { continue };
+            let stays = index >= old || held.status == Status::Pending || held.kept_bytes() > 0;
+            if stays || known.whole(place)?.images().iter().any(|image| kept.contains(image)) {
+                bytes.extend_from_slice(&known.lines(place)?);
             }
         }
-        // Where little would go, it would be written anew at every start.
+        // Where little would go, it would be written anew again and again.
         if bytes.len() as u64 > known.read / 4 * 3 {
-            return Ok(());
+            return Ok(known.read);
         }
         let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
         let new = open_own(&self.directory, NEW)?;
         write_all(new.as_fd(), &bytes)?;
         fdatasync(&new)?;
         renameat(&self.directory, NEW, &self.directory, LOG)?;
-        Ok(())
+        // What is written to the new one is on disk only if its name is.
+        fsync(&self.directory)?;
+        Ok(bytes.len() as u64)
     }
 
     /// Whether the keep with this identity is the one that we made.
@@ -344,36 +307,35 @@ impl Journal {
     /// not count: they are about to be taken back.
     pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> bool {
         let Ok(known) = self.known() else { return false };
-        let going = freed.iter().filter_map(|change| known.held(change)).map(Held::kept_bytes).sum();
+        let freed = known.all_of(freed);
+        let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(Held::kept_bytes).sum();
         if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return true;
         }
-        let is_freed = |held: &Held| freed.iter().any(|change| **change == *held.change);
-        let stays = known
-            .entries
-            .iter()
-            .filter(|held| held.kept_bytes() > 0 && !known.may_go(held, session) && !is_freed(held));
-        stays.map(Held::kept_bytes).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
+        let stays =
+            known.entries.iter().enumerate().filter(|(place, held)| {
+                held.kept_bytes() > 0 && !known.may_go(held, session) && !freed.contains(place)
+            });
+        stays.map(|(_, held)| held.kept_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
     }
 
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
     /// are no more than they may be. Its own stay, and those of another session until that is over.
     pub(super) fn make_room(&self, change: &str, session: &str, limits: &Limits) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
-        let mut of_session = known.sessions.get(session).map_or(0, |session| session.kept);
+        let mut of_session = known.kept_by(session);
         let mut of_all = known.kept_by_all;
         if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
             return Vec::new();
         }
         let stay = known.sharing(change);
         let mut going: Vec<Entry> = Vec::new();
-        for held in known.entries.iter().filter(|held| held.kept_bytes() > 0) {
-            let own = *held.session == *session;
-            let stays = stay.iter().any(|change| **change == *held.change);
+        for (place, held) in known.entries.iter().enumerate().filter(|(_, held)| held.kept_bytes() > 0) {
+            let own = known.is_of(held, session);
             let too_much = of_all > limits.undo_bytes && known.may_go(held, session);
-            if !stays && ((own && of_session > limits.undo_session_bytes) || too_much) {
+            if !stay.contains(&place) && ((own && of_session > limits.undo_session_bytes) || too_much) {
                 // What cannot be read now stays, and the next one goes instead.
-                let Ok(entry) = known.whole(held) else { continue };
+                let Ok(entry) = known.whole(place) else { continue };
                 of_all = of_all.saturating_sub(held.kept_bytes());
                 of_session = of_session.saturating_sub(if own { held.kept_bytes() } else { 0 });
                 going.push(entry);
@@ -386,7 +348,7 @@ impl Journal {
     /// Says that what a change keeps goes, because a person agreed to that.
     pub(super) fn lose(&self, change: &str) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
-        let going = known.sharing(change).iter().filter_map(|change| known.whole(known.held(change)?).ok()).collect();
+        let going = known.sharing(change).into_iter().filter_map(|place| known.whole(place).ok()).collect();
         drop(known);
         self.evict(going)
     }
@@ -399,194 +361,8 @@ impl Journal {
     }
 }
 
-impl Known {
-    fn new(log: OwnedFd) -> Self {
-        Self {
-            log: Arc::new(log),
-            read: 0,
-            entries: Vec::new(),
-            places: HashMap::new(),
-            sessions: HashMap::new(),
-            kept_by_all: 0,
-        }
-    }
-
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let end = self.whole_end()?;
-        if let Err(errno) = write_all(self.log.as_fd(), bytes) {
-            let _ = ftruncate(&*self.log, end);
-            return Err(errno.into());
-        }
-        Ok(())
-    }
-
-    /// Where the last whole line ends. What stands behind it was cut by the death of its writer, and goes.
-    fn whole_end(&self) -> io::Result<u64> {
-        let size = Stamp::of(&fstat(&self.log)?).size;
-        let mut end = size;
-        let mut byte = [0u8; 1];
-        while end > 0 && pread(&*self.log, &mut byte, end - 1)? == 1 && byte != *b"\n" {
-            end -= 1;
-        }
-        if end < size {
-            ftruncate(&*self.log, end)?;
-        }
-        Ok(end)
-    }
-
-    /// Reads what came to the log since the last time. A line without its end is not there yet.
-    fn catch_up(&mut self) -> io::Result<()> {
-        let size = Stamp::of(&fstat(&self.log)?).size;
-        if size <= self.read {
-            return Ok(());
-        }
-        let bytes = self.bytes(self.read..size)?;
-        for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-            let end = self.read + line.len() as u64;
-            // A line that is not ours says nothing.
-            if let Ok(heard) = serde_json::from_slice(line) {
-                self.hear(heard, self.read..end)?;
-            }
-            self.read = end;
-        }
-        Ok(())
-    }
-
-    /// A part of the log, as far as it goes.
-    fn bytes(&self, part: Range<u64>) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match pread(&*self.log, &mut bytes[filled..], part.start + filled as u64)? {
-                0 => break,
-                more => filled += more,
-            }
-        }
-        bytes.truncate(filled);
-        Ok(bytes)
-    }
-
-    fn hear(&mut self, line: Line, place: Range<u64>) -> io::Result<()> {
-        match line {
-            Line::Intent(change) => self.begin(change, place),
-            Line::Done { change } => {
-                self.alter(&change, |held| held.status = Status::Done);
-                for undone in self.undoes(&change) {
-                    self.alter(&undone, |held| held.undone_by = Some(change.clone()));
-                    // Whoever takes an undo back makes what it took back hold again.
-                    for again in self.undoes(&undone) {
-                        self.alter(&again, |held| held.undone_by = None);
-                    }
-                }
-                self.share(&change)?;
-            }
-            Line::Void { change } => self.alter(&change, |held| held.status = Status::Void),
-            Line::Evicted { change } => self.alter(&change, |held| held.evicted = true),
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, change: Change, line: Range<u64>) {
-        let session = match self.sessions.get_key_value(change.session.as_str()) {
-            Some((session, _)) => Arc::clone(session),
-            None => Arc::from(change.session.as_str()),
-        };
-        let known = self.sessions.entry(Arc::clone(&session)).or_default();
-        if known.last < change.at {
-            known.last.clone_from(&change.at);
-        }
-        let id: Arc<str> = Arc::from(change.change.as_str());
-        self.places.insert(Arc::clone(&id), self.entries.len());
-        let undoes = change.undoes.clone().into();
-        let entry = Entry::new(change);
-        self.entries.push(Held {
-            change: id,
-            session,
-            line,
-            status: entry.status,
-            evicted: false,
-            undoes,
-            undone_by: None,
-            shared: entry.shared.clone(),
-            cost: entry.cost(),
-        });
-    }
-
-    /// Finds out which images of a change that took another back are not its own.
-    fn share(&mut self, change: &str) -> io::Result<()> {
-        let Some(held) = self.held(change).filter(|held| !held.undoes.is_empty()) else { return Ok(()) };
-        let mut entry = self.whole(held)?;
-        entry.shared = self.shared_by(&entry);
-        let cost = entry.cost();
-        self.alter(change, |held| (held.shared, held.cost) = (entry.shared, cost));
-        Ok(())
-    }
-
-    fn held(&self, change: &str) -> Option<&Held> {
-        self.entries.get(*self.places.get(change)?)
-    }
-
-    /// All of a change, with what only the log tells.
-    fn whole(&self, held: &Held) -> io::Result<Entry> {
-        let line: Line = serde_json::from_slice(&self.bytes(held.line.clone())?)?;
-        let Line::Intent(change) = line else { return Err(io::ErrorKind::InvalidData.into()) };
-        let Held { status, evicted, undone_by, shared, .. } = held;
-        let (undone_by, shared) = (undone_by.clone(), shared.clone());
-        Ok(Entry { change, status: *status, evicted: *evicted, undone_by, shared })
-    }
-
-    /// Those that were not given up.
-    fn made(&self) -> Vec<&Held> {
-        self.entries.iter().filter(|held| held.status != Status::Void).collect()
-    }
-
-    fn undoes(&self, change: &str) -> Vec<String> {
-        self.held(change).map(|held| held.undoes.to_vec()).unwrap_or_default()
-    }
-
-    /// The images of a change that belong to another one which holds: each is called after its owner.
-    fn shared_by(&self, entry: &Entry) -> Box<[String]> {
-        let is_shared = |image: &&str| {
-            owner(image)
-                .filter(|owner| *owner != entry.change.change)
-                .and_then(|owner| self.held(owner))
-                .is_some_and(Held::is_live)
-        };
-        let images = entry.change.effects.iter().filter_map(Effect::image).map(|(image, _)| image);
-        images.filter(is_shared).map(str::to_owned).collect()
-    }
-
-    /// A change, and those whose pre-images it shares.
-    fn sharing(&self, change: &str) -> Vec<String> {
-        let shared = self.held(change).map(|held| &*held.shared).unwrap_or_default();
-        let owners = shared.iter().filter_map(|image| owner(image)).map(str::to_owned);
-        std::iter::once(change.to_owned()).chain(owners).collect()
-    }
-
-    fn alter(&mut self, change: &str, how: impl FnOnce(&mut Held)) {
-        let Some(held) = self.places.get(change).and_then(|place| self.entries.get_mut(*place)) else { return };
-        let before = held.kept_bytes();
-        how(held);
-        let after = held.kept_bytes();
-        if let Some(session) = self.sessions.get_mut(&held.session) {
-            session.kept = session.kept.saturating_sub(before).saturating_add(after);
-        }
-        self.kept_by_all = self.kept_by_all.saturating_sub(before).saturating_add(after);
-    }
-
-    /// Whether what a change keeps may go to make room for a session.
-    fn may_go(&self, held: &Held, session: &str) -> bool {
-        *held.session == *session || self.is_over(&held.session)
-    }
-
-    fn is_over(&self, session: &str) -> bool {
-        let last = self.sessions.get(session).and_then(|known| humantime::parse_rfc3339(&known.last).ok());
-        last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > OVER))
-    }
-}
-
 /// The change that an image is called after.
-fn owner(image: &str) -> Option<&str> {
+pub(super) fn owner(image: &str) -> Option<&str> {
     image.rsplit_once('-').map(|(owner, _)| owner)
 }
 

@@ -7,6 +7,7 @@
 //! Not here: taking changes back (`reverse.rs`), and who may (`tools/undo.rs`).
 
 mod effect;
+mod held;
 mod index;
 mod keep;
 mod picture;
@@ -105,6 +106,7 @@ impl Entered<'_> {
             drop_images(self.mount, &journal.lose(&self.change));
         }
         drop_images(self.mount, &journal.make_room(&self.change, &self.session, &self.limits));
+        self.mount.shorten_journal(journal);
     }
 
     /// Says what becomes of what it displaces.
@@ -260,7 +262,7 @@ impl Mount {
     /// Ends every change that nobody ended, and lets go what was to go. Only while nobody changes anything.
     pub(crate) fn settle_all(&self) {
         let Some(journal) = &self.journal else { return };
-        let entries = journal.entries().unwrap_or_default();
+        let entries = journal.unsettled().unwrap_or_default();
         for entry in entries.iter().filter(|entry| entry.status == Status::Pending) {
             self.settle_entry(journal, entry);
         }
@@ -270,6 +272,11 @@ impl Mount {
             let there = self.kept_names();
             drop_images(self, &evicted.into_iter().filter(|image| there.contains(image)).collect::<Vec<_>>());
         }
+        self.shorten_journal(journal);
+    }
+
+    /// Writes the log anew if it became long. Only while the tree is held.
+    fn shorten_journal(&self, journal: &Journal) {
         if journal.is_long() {
             drop_images(self, &journal.retire());
             // What cannot be written now is as long as before.

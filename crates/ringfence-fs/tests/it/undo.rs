@@ -1,5 +1,7 @@
 //! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::person::Person;
 use crate::snapshot::{What, snapshot};
-use crate::world::{Setup, World};
+use crate::world::{Home, Setup, World};
 
 /// What is in a workspace, without times.
 type Tree = Vec<(String, What, u32)>;
@@ -742,11 +744,7 @@ fn a_long_log_keeps_every_change_of_which_something_is_kept() {
         }
         text += &format!("{line}\n");
     }
-    for number in 0..100_000 {
-        let intent = json!({"record": "intent", "change": format!("n-{number}"), "at": "2026-01-01T00:00:00.000Z",
-            "session": "many", "call": "1", "tool": "create_directory", "effects": []});
-        text += &format!("{intent}\n{}\n", json!({"record": "done", "change": format!("n-{number}")}));
-    }
+    text += &many_changes(0, 100_000);
     std::fs::write(&log, text).unwrap();
     world.restart();
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2 * 10_001);
@@ -758,6 +756,96 @@ fn a_long_log_keeps_every_change_of_which_something_is_kept() {
     world.undo(&mine);
     assert_eq!(world.read("f"), "one");
     assert_eq!(world.error("undo", &json!({"change": over})), ErrorKind::NotFound);
+}
+
+/// Lines of so many changes that were made long ago and of which nothing is kept.
+fn many_changes(from: usize, count: usize) -> String {
+    let mut text = String::new();
+    for number in from..from + count {
+        let intent = json!({"record": "intent", "change": format!("n-{number}"), "at": "2026-01-01T00:00:00.000Z",
+            "session": "many", "call": "1", "tool": "create_directory", "effects": []});
+        text += &format!("{intent}\n{}\n", json!({"record": "done", "change": format!("n-{number}")}));
+    }
+    text
+}
+
+/// Adds lines to the log, as another process does.
+fn add_lines(world: &World, text: &str) {
+    let journal = journal_of(world);
+    let lock = File::open(journal.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let mut log = OpenOptions::new().append(true).open(journal.join("log")).unwrap();
+    log.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_log_that_becomes_long_is_written_anew_by_a_server_that_never_ends() {
+    let world = World::new();
+    world.write("f", "one");
+    let first = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let log = journal_of(&world).join("log");
+    let lines = || std::fs::read_to_string(&log).unwrap().lines().count();
+    for round in 0..2 {
+        add_lines(&world, &many_changes(round * 100_000, 100_000));
+        let content = format!("round {round}");
+        let change = world.change("write_file", &json!({"path": "g", "content": content}));
+        // The first, of which something is kept, and the last 10,000.
+        assert_eq!(lines(), 2 * 10_001);
+        assert_eq!(world.value("show_change", &json!({"change": change}))["change"], json!(change));
+    }
+    world.undo(&first);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn a_long_log_that_cannot_become_shorter_stays_until_it_can() {
+    let world = World::new();
+    world.write("f", "one");
+    let log = journal_of(&world).join("log");
+    // One change that is long by itself, and among the last.
+    let long = json!({"record": "intent", "change": "long", "at": "2026-01-01T00:00:00.000Z", "session": "many",
+        "call": "1".repeat(17 << 20), "tool": "create_directory", "effects": []});
+    add_lines(&world, &format!("{long}\n{}\n", json!({"record": "done", "change": "long"})));
+    let inode = || std::fs::metadata(&log).unwrap().ino();
+    let before = inode();
+    let first = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    assert_eq!(inode(), before, "it was written anew, with all that it had");
+    add_lines(&world, &many_changes(0, 100_000));
+    world.change("write_file", &json!({"path": "f", "content": "three"}));
+    assert_ne!(inode(), before, "it is as long as before");
+    assert!(std::fs::metadata(&log).unwrap().len() < 4 << 20);
+    world.value("undo", &json!({}));
+    world.undo(&first);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn changes_of_several_processes_stay_listed_while_one_of_them_shortens_the_log() {
+    let world = World::new();
+    let log = journal_of(&world).join("log");
+    let other = |_| World::at(Home::Theirs(world.host_path().to_owned()), Setup::default());
+    let others: Vec<World> = (0..3).map(other).collect();
+    // What is made keeps nothing, and what is replaced does.
+    (0..3).for_each(|number| world.write(&format!("f{number}"), "as it was"));
+    let made: Vec<String> = std::thread::scope(|scope| {
+        let work = |(number, world): (usize, &World)| {
+            let content = |round: usize| json!({"path": format!("f{number}"), "content": format!("{round}")});
+            (0..30).map(|round| world.change("write_file", &content(round))).collect::<Vec<_>>()
+        };
+        let working: Vec<_> = others.iter().enumerate().map(|each| scope.spawn(move || work(each))).collect();
+        for round in 0..3 {
+            add_lines(&world, &many_changes(round * 100_000, 100_000));
+        }
+        working.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let listed = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(made.len(), 90);
+    for change in made {
+        for record in ["intent", "done"] {
+            let line = format!("{{\"record\":\"{record}\",\"change\":\"{change}\"");
+            assert_eq!(listed.matches(&line).count(), 1, "{line}");
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The wire on standard input and output: one JSON-RPC message a line.
 //!
 //! Whatever comes in gets an answer or is one: a line that is no message is told so, where the SDK's own reader would
-//! drop it. Messages leave in the order in which they were given.
+//! drop it. Messages leave in the order in which they were given. Structured content that is a string is JSON already, and
+//! leaves as what it says (`tools.rs`).
 //!
 //! Not here: what a message means. The SDK takes it from here.
 
@@ -9,7 +10,8 @@ use std::io;
 
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
+    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage,
+    JsonRpcResponse, RequestId, ServerResult,
 };
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -102,7 +104,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Wire<R> {
             JsonRpcMessage::Error(error) => error.id.clone(),
             _ => None,
         };
-        let sent = self.output.put(&message);
+        let sent = self.output.put(message);
         let in_flight = self.in_flight.clone();
         async move {
             let sent = sent.await;
@@ -133,7 +135,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Wire<R> {
             };
             let message: TxJsonRpcMessage<RoleServer> = JsonRpcMessage::error(refusal.error, refusal.id);
             // A client that reads nothing is not read from either. Dropped here, the refusal is on its way already.
-            let _ = self.output.put(&message).await;
+            let _ = self.output.put(message).await;
         }
     }
 
@@ -234,10 +236,9 @@ impl Output {
     }
 
     /// Puts a message in the queue at once, and returns when it is written.
-    fn put(&self, message: &TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + use<> {
+    fn put(&self, message: TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (written, is_written) = oneshot::channel();
-        let put = serde_json::to_vec(message).map_err(io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
+        let put = line_of(message).and_then(|line| {
             let queue = self.queue.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
             queue.send((line, written)).map_err(|_| io::ErrorKind::BrokenPipe.into())
         });
@@ -254,6 +255,28 @@ impl Output {
             None => Ok(()),
         }
     }
+}
+
+/// A message as it leaves.
+fn line_of(mut message: TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
+    let structured = match &mut message {
+        JsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::CallToolResult(result), .. }) => {
+            result.structured_content.take_if(|value| value.is_string())
+        }
+        _ => None,
+    };
+    let mut line = serde_json::to_vec(&message)?;
+    if let Some(Value::String(json)) = structured {
+        // The result is the last field of a response, and has others.
+        const ENDS: &[u8] = b"}}";
+        let length = line.strip_suffix(ENDS).ok_or(io::ErrorKind::InvalidData)?.len();
+        line.truncate(length);
+        line.extend_from_slice(b",\"structuredContent\":");
+        line.extend_from_slice(json.as_bytes());
+        line.extend_from_slice(ENDS);
+    }
+    line.push(b'\n');
+    Ok(line)
 }
 
 async fn write_all(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedReceiver<Message>) {
@@ -282,7 +305,28 @@ async fn write_all(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::Unbo
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Lines};
+    use rmcp::model::{CallToolResult, ContentBlock, JsonRpcMessage, NumberOrString, ServerResult};
+    use serde_json::{Value, json};
+
+    use super::{Line, Lines, line_of};
+
+    #[test]
+    fn structured_content_leaves_as_what_its_json_says() {
+        for is_error in [None, Some(false)] {
+            let mut result = CallToolResult::success(vec![ContentBlock::text("}}")]);
+            result.is_error = is_error;
+            let mut plain = result.clone();
+            plain.structured_content = Some(json!({"a": ["}}", 1]}));
+            result.structured_content = Some(json!(r#"{"a":["}}",1]}"#));
+            let read = |result| {
+                let result = ServerResult::CallToolResult(result);
+                let line = line_of(JsonRpcMessage::response(result, NumberOrString::Number(7))).unwrap();
+                assert!(line.ends_with(b"}\n"), "{}", String::from_utf8_lossy(&line));
+                serde_json::from_slice::<Value>(&line).unwrap()
+            };
+            assert_eq!(read(result), read(plain));
+        }
+    }
 
     async fn lines(input: &[u8], longest: usize) -> Vec<Line> {
         let mut lines = Lines { input, buffer: Vec::new(), seen: 0, longest, skipping: false, over: false };

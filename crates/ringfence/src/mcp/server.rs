@@ -221,7 +221,7 @@ impl Server {
             let questions = BTreeMap::from([(QUESTION.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = result(reply, trip.talk.session.dialect, trip.client.form);
+        let mut said = result(reply, trip.talk.session.dialect, trip.client.form, self.source.handed());
         let advice = format!("{}; then make the same call again", how_to_answer(&id));
         said.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
@@ -248,7 +248,7 @@ impl Server {
                 trip.teller.log(level, &format!("{name}: {}", reply.text)).await;
             }
         }
-        Ok(result(&reply, trip.talk.session.dialect, trip.client.form).into())
+        Ok(result(&reply, trip.talk.session.dialect, trip.client.form, self.source.handed()).into())
     }
 }
 

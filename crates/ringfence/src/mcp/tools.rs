@@ -22,6 +22,16 @@ pub(super) enum Form {
     Structured,
 }
 
+/// How structured content is handed to whoever writes the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handed {
+    /// As a value, as the SDK has it.
+    Value,
+    /// As a string that is the value's JSON, for our own wire. Reading a long listing into a value and writing it again takes
+    /// as long as making it.
+    Json,
+}
+
 /// What the protocol calls a tool.
 pub(super) fn tool(definition: &Definition, form: Form) -> Tool {
     let mut tool = Tool::new(name(definition), definition.description.clone(), object(&definition.parameters));
@@ -75,35 +85,29 @@ fn drop_widths(schema: &mut Value) {
 }
 
 /// What a call comes to.
-pub(super) fn result(reply: &Reply, dialect: Dialect, form: Form) -> CallToolResult {
+pub(super) fn result(reply: &Reply, dialect: Dialect, form: Form, handed: Handed) -> CallToolResult {
     if reply.error.is_some() {
         return CallToolResult::error(vec![ContentBlock::text(reply.text.clone())]);
     }
     let said = if form == Form::Text { None } else { Said::of(&reply.text, dialect) };
-    let Some(Said { mut value, text, modified }) = said else {
+    let Some((Said { text, modified }, value)) = said.and_then(|said| said.structured(handed)) else {
         return CallToolResult::success(vec![ContentBlock::text(reply.text.clone())]);
     };
     let mut content = match form {
         Form::Structured => vec![ContentBlock::text("The result is in structuredContent.")],
         Form::Text | Form::Both => vec![ContentBlock::text(text)],
     };
-    let mut result = CallToolResult::success(Vec::new());
     if modified {
         content.push(ContentBlock::text("A person changed the arguments before this ran."));
-        // Many clients show their model this part alone.
-        if let Some(fields) = value.as_object_mut() {
-            fields.insert("argumentsModified".to_owned(), Value::Bool(true));
-        }
     }
-    result.content = content;
+    let mut result = CallToolResult::success(content);
     result.structured_content = Some(value);
     result
 }
 
 /// What a success reply of a dialect with values has to say.
 struct Said {
-    value: Value,
-    /// The value as text.
+    /// The value, as JSON.
     text: String,
     /// A person changed the arguments.
     modified: bool,
@@ -121,8 +125,7 @@ impl Said {
         match dialect {
             Dialect::Standard => {
                 let Envelope { value, modified } = serde_json::from_str(reply).ok()?;
-                let text = value.get().to_owned();
-                Some(Self { value: serde_json::from_str(&text).ok()?, text, modified })
+                Some(Self { text: value.get().to_owned(), modified })
             }
             Dialect::Crewagent => {
                 let mut fields: Map<String, Value> = serde_json::from_str(reply).ok()?;
@@ -132,11 +135,31 @@ impl Said {
                 if modified {
                     fields.remove("modified");
                 }
-                let value = Value::Object(fields);
-                Some(Self { text: value.to_string(), value, modified })
+                Some(Self { text: Value::Object(fields).to_string(), modified })
             }
             Dialect::Miniclaw => None,
         }
+    }
+
+    /// It, and its value for the other part of a result.
+    fn structured(self, handed: Handed) -> Option<(Self, Value)> {
+        // A message is one line.
+        if handed == Handed::Json && !self.modified && !self.text.contains(['\n', '\r']) {
+            let value = Value::String(self.text.clone());
+            return Some((self, value));
+        }
+        let mut value: Value = serde_json::from_str(&self.text).ok()?;
+        if self.modified
+            && let Some(fields) = value.as_object_mut()
+        {
+            // Many clients show their model this part alone.
+            fields.insert("argumentsModified".to_owned(), Value::Bool(true));
+        }
+        let value = match handed {
+            Handed::Value => value,
+            Handed::Json => Value::String(value.to_string()),
+        };
+        Some((self, value))
     }
 }
 
@@ -145,13 +168,20 @@ mod tests {
     use ringfence_kernel::{Dialect, ErrorKind, Reply};
     use serde_json::{Value, json};
 
-    use super::{Form, result};
+    use super::{Form, Handed, result};
 
     fn check(text: &str, dialect: Dialect, form: Form, expected: &Value) {
         let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error: None, suspended: None };
-        let mut said = serde_json::to_value(result(&reply, dialect, form)).unwrap();
-        said.as_object_mut().unwrap().remove("resultType");
-        assert_eq!(&said, expected, "{text} {form:?}");
+        for handed in [Handed::Value, Handed::Json] {
+            let mut result = result(&reply, dialect, form, handed);
+            if handed == Handed::Json {
+                let json = result.structured_content.as_ref().map(|value| value.as_str().unwrap());
+                result.structured_content = json.map(|json| serde_json::from_str(json).unwrap());
+            }
+            let mut said = serde_json::to_value(result).unwrap();
+            said.as_object_mut().unwrap().remove("resultType");
+            assert_eq!(&said, expected, "{text} {form:?} {handed:?}");
+        }
     }
 
     fn text(text: &str) -> Value {
@@ -182,6 +212,14 @@ mod tests {
     }
 
     #[test]
+    fn a_value_with_line_breaks_between_its_parts_stays_in_one_line() {
+        let text = "{\"ok\":true,\"value\":{\n\"a\": 1}}".to_owned();
+        let reply = Reply { call_id: "1".to_owned(), text, error: None, suspended: None };
+        let said = result(&reply, Dialect::Standard, Form::Structured, Handed::Json);
+        assert_eq!(said.structured_content, Some(json!("{\"a\":1}")));
+    }
+
+    #[test]
     fn a_dialect_of_plain_text_has_only_text() {
         let expected = json!({"content": [text("ok: read 3 bytes")], "isError": false});
         check("ok: read 3 bytes", Dialect::Miniclaw, Form::Both, &expected);
@@ -192,7 +230,7 @@ mod tests {
         let text = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
         let error = Some(ErrorKind::NotFound);
         let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error, suspended: None };
-        let said = result(&reply, Dialect::Standard, Form::Both);
+        let said = result(&reply, Dialect::Standard, Form::Both, Handed::Json);
         assert_eq!(said.is_error, Some(true));
         assert_eq!(said.structured_content, None);
     }

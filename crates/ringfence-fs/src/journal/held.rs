@@ -1,0 +1,415 @@
+//! What is in memory of a journal's log.
+//!
+//! A server that runs for weeks has every change here of which something is kept, so each takes little: where its line is,
+//! how it ended, and what it counts as in the quota. What only few have is beside, and the rest is read from the log again.
+//!
+//! Not here: who may read and write the log (`index.rs`).
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::fstat;
+
+use super::index::{Change, Entry, Line, Status, owner};
+use crate::again::{ftruncate, pread};
+use crate::replace::write_all;
+use crate::stamp::Stamp;
+
+/// A session whose last change is older than this is over: what it kept may go where there is no room for others.
+const OVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// As much of the log is read at once.
+const CHUNK: u64 = 1 << 20;
+
+/// What was read of the log so far.
+pub(super) struct Known {
+    pub(super) log: Arc<OwnedFd>,
+    /// So much of it.
+    pub(super) read: u64,
+    /// The oldest first.
+    pub(super) entries: Vec<Held>,
+    places: Places,
+    ties: HashMap<u32, Ties>,
+    sessions: Vec<OfSession>,
+    numbers: HashMap<Box<str>, u32>,
+    /// What is kept, as the quota counts it.
+    pub(super) kept_by_all: u64,
+}
+
+/// What is in memory of a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// Where the log tells what it is.
+    start: u64,
+    length: u32,
+    /// The number of its session.
+    session: u32,
+    /// What its own pre-images are, as the quota counts them.
+    cost: u64,
+    pub(super) status: Status,
+    pub(super) evicted: bool,
+    is_undone: bool,
+}
+
+/// What ties a change to others.
+#[derive(Debug, Default)]
+struct Ties {
+    undoes: Box<[String]>,
+    undone_by: Option<String>,
+    shared: Box<[String]>,
+}
+
+/// What is known of a session.
+#[derive(Debug, Default)]
+struct OfSession {
+    /// What is kept, as the quota counts it.
+    kept: u64,
+    /// When it made its last change.
+    last: Option<SystemTime>,
+}
+
+/// Which change is which. The kernel's names are told apart by their digits, which takes a third of the memory.
+#[derive(Debug, Default)]
+struct Places {
+    minted: HashMap<[u8; 10], u32>,
+    others: HashMap<Box<str>, u32>,
+}
+
+impl Places {
+    fn get(&self, change: &str) -> Option<u32> {
+        match digits(change) {
+            Some(digits) => self.minted.get(&digits).copied(),
+            None => self.others.get(change).copied(),
+        }
+    }
+
+    fn insert(&mut self, change: &str, place: u32) {
+        match digits(change) {
+            Some(digits) => self.minted.insert(digits, place),
+            None => self.others.insert(change.into(), place),
+        };
+    }
+}
+
+/// What is random about a name that the kernel made.
+fn digits(change: &str) -> Option<[u8; 10]> {
+    let text = change.strip_prefix("c-")?.as_bytes();
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut digits = [0; 10];
+    if text.len() != 2 * digits.len() {
+        return None;
+    }
+    for (byte, pair) in digits.iter_mut().zip(text.chunks(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(digits)
+}
+
+impl Held {
+    /// Whether it holds and could be taken back.
+    fn is_live(&self) -> bool {
+        self.status == Status::Done && !self.is_undone
+    }
+
+    /// What it keeps, as the quota counts it.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        if self.is_live() && !self.evicted { self.cost } else { 0 }
+    }
+
+    fn line(&self) -> Range<u64> {
+        self.start..self.start + u64::from(self.length)
+    }
+}
+
+impl Known {
+    pub(super) fn new(log: OwnedFd) -> Self {
+        Self {
+            log: Arc::new(log),
+            read: 0,
+            entries: Vec::new(),
+            places: Places::default(),
+            ties: HashMap::new(),
+            sessions: Vec::new(),
+            numbers: HashMap::new(),
+            kept_by_all: 0,
+        }
+    }
+
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let end = self.whole_end()?;
+        if let Err(errno) = write_all(self.log.as_fd(), bytes) {
+            let _ = ftruncate(&*self.log, end);
+            return Err(errno.into());
+        }
+        Ok(())
+    }
+
+    /// Where the last whole line ends. What stands behind it was cut by the death of its writer, and goes.
+    fn whole_end(&self) -> io::Result<u64> {
+        let size = Stamp::of(&fstat(&self.log)?).size;
+        let mut end = size;
+        let mut byte = [0u8; 1];
+        while end > 0 && pread(&*self.log, &mut byte, end - 1)? == 1 && byte != *b"\n" {
+            end -= 1;
+        }
+        if end < size {
+            ftruncate(&*self.log, end)?;
+        }
+        Ok(end)
+    }
+
+    /// Reads what came to the log since the last time. A line without its end is not there yet.
+    pub(super) fn catch_up(&mut self) -> io::Result<()> {
+        let size = Stamp::of(&fstat(&self.log)?).size;
+        let mut wanted = CHUNK;
+        while self.read < size {
+            let end = size.min(self.read.saturating_add(wanted));
+            let bytes = self.bytes(self.read..end)?;
+            let before = self.read;
+            for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+                let end = self.read + line.len() as u64;
+                // A line that is not ours says nothing.
+                if let Ok(heard) = serde_json::from_slice(line) {
+                    self.hear(heard, self.read..end)?;
+                }
+                self.read = end;
+            }
+            if self.read == before {
+                if end == size {
+                    break;
+                }
+                // The next line is longer than that.
+                wanted = wanted.saturating_mul(2);
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of the log, as far as it goes.
+    fn bytes(&self, part: Range<u64>) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match pread(&*self.log, &mut bytes[filled..], part.start + filled as u64)? {
+                0 => break,
+                more => filled += more,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    fn hear(&mut self, line: Line, place: Range<u64>) -> io::Result<()> {
+        match line {
+            Line::Intent(change) => self.begin(change, place)?,
+            Line::Done { change } => {
+                self.alter(&change, |held| held.status = Status::Done);
+                for undone in self.undoes(&change) {
+                    self.set_undone(&undone, Some(&change));
+                    // Whoever takes an undo back makes what it took back hold again.
+                    for again in self.undoes(&undone) {
+                        self.set_undone(&again, None);
+                    }
+                }
+                self.share(&change)?;
+            }
+            Line::Void { change } => self.alter(&change, |held| held.status = Status::Void),
+            Line::Evicted { change } => self.alter(&change, |held| held.evicted = true),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, change: Change, line: Range<u64>) -> io::Result<()> {
+        let number = |many: usize| u32::try_from(many).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge));
+        let session = match self.numbers.get(change.session.as_str()) {
+            Some(session) => *session,
+            None => {
+                let session = number(self.sessions.len())?;
+                self.sessions.push(OfSession::default());
+                self.numbers.insert(change.session.as_str().into(), session);
+                session
+            }
+        };
+        if let (Some(known), Ok(at)) = (self.sessions.get_mut(session as usize), humantime::parse_rfc3339(&change.at)) {
+            known.last = known.last.max(Some(at));
+        }
+        let place = number(self.entries.len())?;
+        self.places.insert(&change.change, place);
+        let entry = Entry::new(change);
+        self.entries.push(Held {
+            start: line.start,
+            length: u32::try_from(line.end - line.start).map_err(|_| io::ErrorKind::FileTooLarge)?,
+            session,
+            cost: entry.cost(),
+            status: entry.status,
+            evicted: false,
+            is_undone: false,
+        });
+        if entry.is_undo() {
+            self.ties.insert(place, Ties { undoes: entry.change.undoes.into(), ..Ties::default() });
+        }
+        Ok(())
+    }
+
+    fn set_undone(&mut self, change: &str, by: Option<&str>) {
+        let Some(place) = self.places.get(change) else { return };
+        match by {
+            Some(by) => self.ties.entry(place).or_default().undone_by = Some(by.to_owned()),
+            None => {
+                if let Some(ties) = self.ties.get_mut(&place) {
+                    ties.undone_by = None;
+                }
+            }
+        }
+        self.alter(change, |held| held.is_undone = by.is_some());
+    }
+
+    /// Finds out which images of a change that took another back are not its own.
+    fn share(&mut self, change: &str) -> io::Result<()> {
+        let Some(place) = self.places.get(change).filter(|_| !self.undoes(change).is_empty()) else { return Ok(()) };
+        let Some(mut entry) = self.find(change)? else { return Ok(()) };
+        entry.shared = self.shared_by(&entry);
+        let cost = entry.cost();
+        self.ties.entry(place).or_default().shared = entry.shared;
+        self.alter(change, |held| held.cost = cost);
+        Ok(())
+    }
+
+    pub(super) fn held(&self, change: &str) -> Option<&Held> {
+        self.entries.get(self.places.get(change)? as usize)
+    }
+
+    /// All of a change, if there is one of that name.
+    pub(super) fn find(&self, change: &str) -> io::Result<Option<Entry>> {
+        let place = self.places.get(change).map(|place| place as usize);
+        place.filter(|place| *place < self.entries.len()).map(|place| self.whole(place)).transpose()
+    }
+
+    /// All of the change at a place, with what only the log tells.
+    pub(super) fn whole(&self, place: usize) -> io::Result<Entry> {
+        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
+        let line: Line = serde_json::from_slice(&self.bytes(held.line())?)?;
+        let Line::Intent(change) = line else { return Err(io::ErrorKind::InvalidData.into()) };
+        let ties = u32::try_from(place).ok().and_then(|place| self.ties.get(&place));
+        let undone_by = ties.and_then(|ties| ties.undone_by.clone());
+        let shared = ties.map(|ties| ties.shared.clone()).unwrap_or_default();
+        Ok(Entry { change, status: held.status, evicted: held.evicted, undone_by, shared })
+    }
+
+    /// The places of those that were not given up.
+    pub(super) fn made(&self) -> Vec<usize> {
+        let all = self.entries.iter().enumerate();
+        all.filter(|(_, held)| held.status != Status::Void).map(|(place, _)| place).collect()
+    }
+
+    fn undoes(&self, change: &str) -> Vec<String> {
+        let ties = self.places.get(change).and_then(|place| self.ties.get(&place));
+        ties.map(|ties| ties.undoes.to_vec()).unwrap_or_default()
+    }
+
+    /// The images of a change that belong to another one which holds: each is called after its owner.
+    fn shared_by(&self, entry: &Entry) -> Box<[String]> {
+        let is_shared = |image: &&str| {
+            owner(image)
+                .filter(|owner| *owner != entry.change.change)
+                .and_then(|owner| self.held(owner))
+                .is_some_and(Held::is_live)
+        };
+        entry.all_images().filter(is_shared).map(str::to_owned).collect()
+    }
+
+    /// The places of a change, and of those whose pre-images it shares.
+    pub(super) fn sharing(&self, change: &str) -> Vec<usize> {
+        let place = self.places.get(change);
+        let shared = place.and_then(|place| self.ties.get(&place)).map(|ties| &*ties.shared).unwrap_or_default();
+        let owners = shared.iter().filter_map(|image| self.places.get(owner(image)?));
+        place.into_iter().chain(owners).map(|place| place as usize).collect()
+    }
+
+    /// The places of changes.
+    pub(super) fn all_of(&self, changes: &[String]) -> Vec<usize> {
+        changes.iter().filter_map(|change| self.places.get(change)).map(|place| place as usize).collect()
+    }
+
+    fn alter(&mut self, change: &str, how: impl FnOnce(&mut Held)) {
+        let place = self.places.get(change);
+        let Some(held) = place.and_then(|place| self.entries.get_mut(place as usize)) else { return };
+        let before = held.kept_bytes();
+        how(held);
+        let after = held.kept_bytes();
+        if let Some(session) = self.sessions.get_mut(held.session as usize) {
+            session.kept = session.kept.saturating_sub(before).saturating_add(after);
+        }
+        self.kept_by_all = self.kept_by_all.saturating_sub(before).saturating_add(after);
+    }
+
+    /// What is kept for a session, as the quota counts it.
+    pub(super) fn kept_by(&self, session: &str) -> u64 {
+        let number = self.numbers.get(session).and_then(|number| self.sessions.get(*number as usize));
+        number.map_or(0, |session| session.kept)
+    }
+
+    pub(super) fn is_of(&self, held: &Held, session: &str) -> bool {
+        self.numbers.get(session) == Some(&held.session)
+    }
+
+    /// Whether what a change keeps may go to make room for a session.
+    pub(super) fn may_go(&self, held: &Held, session: &str) -> bool {
+        self.is_of(held, session) || self.is_over(held)
+    }
+
+    /// Whether the session of a change is over.
+    pub(super) fn is_over(&self, held: &Held) -> bool {
+        let last = self.sessions.get(held.session as usize).and_then(|session| session.last);
+        last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > OVER))
+    }
+
+    /// A change as lines of a log.
+    pub(super) fn lines(&self, place: usize) -> io::Result<Vec<u8>> {
+        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
+        let mut bytes = self.bytes(held.line())?;
+        if held.status == Status::Pending && !held.evicted {
+            return Ok(bytes);
+        }
+        let change = self.whole(place)?.change.change;
+        let ends = (held.status == Status::Done).then(|| Line::Done { change: change.clone() });
+        for line in ends.into_iter().chain(held.evicted.then_some(Line::Evicted { change })) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, Places, digits};
+
+    #[test]
+    fn names_are_told_apart_whoever_made_them() {
+        let minted = ["c-00000000000000000000", "c-0123456789abcdefffff"];
+        let others = ["c-0123456789ABCDEFFFFF", "c-012", "n-0123456789abcdefffff", "", "c-0123456789abcdeffff\u{e9}"];
+        assert!(minted.iter().all(|name| digits(name).is_some()) && others.iter().all(|name| digits(name).is_none()));
+        let mut places = Places::default();
+        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
+            places.insert(name, place);
+        }
+        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
+            assert_eq!(places.get(name), Some(place), "{name}");
+        }
+        assert_eq!(places.get("c-0123456789abcdeffffe"), None);
+    }
+
+    #[test]
+    fn a_change_takes_little_memory() {
+        assert!(size_of::<Held>() <= 32 && size_of::<([u8; 10], u32)>() <= 16);
+    }
+}
