@@ -76,6 +76,7 @@ max_prompt_tokens = 32
 max_prompt_duration = "33s"
 system_prompt = "Be brief."
 project_instructions = false
+repair_tool_calls = true
 
 [limits]
 max_argument_bytes = 1
@@ -164,7 +165,8 @@ fn every_key_as_json() -> String {
             "workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7, "provider": "openai",
             "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
             "temperature": 0.5, "max_tokens": 30, "context_tokens": 31, "max_prompt_tokens": 32,
-            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false
+            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false,
+            "repair_tool_calls": true
         }},
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
@@ -214,6 +216,7 @@ fn check_every_key(settings: &Settings) {
         max_prompt_duration: Some(Duration::from_secs(33)),
         system_prompt: Some("Be brief.".to_owned()),
         project_instructions: false,
+        repair_tool_calls: ringfence_agent::Repair::OneMeaning,
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
