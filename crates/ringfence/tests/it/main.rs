@@ -18,6 +18,7 @@ mod config;
 mod crash;
 mod example;
 mod foreign;
+mod foreign_jail;
 mod leaks;
 mod mcp;
 mod mcp_approval;
