@@ -128,9 +128,12 @@ impl Run<'_> {
             Trouble::Busy { retry_after: Some(wait) } => wait,
             Trouble::Busy { retry_after: None } => doubled(FIRST_BUSY_WAIT),
             Trouble::Unreachable | Trouble::Server | Trouble::Cut | Trouble::Stalled => doubled(FIRST_WAIT),
-            Trouble::Garbled | Trouble::TooLong | Trouble::Denied | Trouble::NoSuchModel | Trouble::BadRequest => {
-                return None;
-            }
+            Trouble::Garbled
+            | Trouble::TooLong
+            | Trouble::Denied
+            | Trouble::NoSuchModel
+            | Trouble::NoTools
+            | Trouble::BadRequest => return None,
         };
         Some(wait.min(longest))
     }

@@ -14,8 +14,10 @@ mod ledger;
 mod message;
 mod model;
 mod outcome;
+mod probe;
 pub mod provider;
 mod pseudo;
+mod repair;
 mod repeat;
 mod run;
 
@@ -26,4 +28,6 @@ pub use ledger::{Call, Change, Command, Fate, Ledger, Tap};
 pub use message::{Message, RequestedCall};
 pub use model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Part, Parts, Trouble, Usage};
 pub use outcome::{End, Outcome};
+pub use probe::{Ability, probe};
+pub use repair::Repair;
 pub use run::Agent;

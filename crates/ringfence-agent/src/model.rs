@@ -151,6 +151,8 @@ pub enum Trouble {
     Denied,
     /// The server does not know the model, or the address is not an interface of models.
     NoSuchModel,
+    /// The server, or the model at it, takes no tools.
+    NoTools,
     /// The server calls the request wrong.
     BadRequest,
 }

@@ -25,6 +25,7 @@ use crate::message::{Message, RequestedCall};
 use crate::model::{Answer, Finish, Model, Offered, Usage};
 use crate::outcome::{End, Outcome};
 use crate::pseudo;
+use crate::repair::{self, Repair};
 use crate::repeat::Repeats;
 
 const SUMMARISE: &str = "this prompt has no steps left, and no tools can be called any more; say in plain words what was \
@@ -32,6 +33,8 @@ const SUMMARISE: &str = "this prompt has no steps left, and no tools can be call
 const SAY_SOMETHING: &str = "your answer was empty; answer the prompt in plain words, or call a tool";
 const NOT_A_CALL: &str = "you wrote a tool call as text, and text is never run; make the call through the interface for \
                           tools, or answer in plain words";
+const STILL_TEXT: &str = "the model writes its calls as text, and so nothing is done; `ringfence agent --probe` says whether its \
+                          server knows tools, and with `repair_tool_calls = true` such calls are made";
 const CUT: &str = "your answer was cut at the limit of tokens, and no call in it was made; answer again in fewer words, and \
                    write long files in several calls";
 
@@ -45,6 +48,7 @@ pub struct Agent {
     pub system: String,
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
+    pub repair: Repair,
     pub bounds: Bounds,
     /// Hears the records of `host`.
     pub tap: Tap,
@@ -174,6 +178,10 @@ impl Run<'_> {
             Finish::Length => return self.cut(text),
             Finish::Stop | Finish::Calls | Finish::Other(_) => {}
         }
+        let (text, calls) = match self.agent.repair {
+            Repair::Never => (text, calls),
+            Repair::OneMeaning => self.repaired(text, calls, tools),
+        };
         if !calls.is_empty() {
             let calls = self.told_apart(calls);
             self.history.push(Message::Assistant { text, calls: calls.clone() })?;
@@ -201,12 +209,34 @@ impl Run<'_> {
             });
         }
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        if pseudo::has_call(&text, &names) && self.may_tell(self.told_text) {
-            self.told_text = true;
-            self.push_text(text)?;
-            return self.tell(NOT_A_CALL);
+        if pseudo::has_call(&text, &names) {
+            if self.may_tell(self.told_text) {
+                self.told_text = true;
+                self.push_text(text)?;
+                return self.tell(NOT_A_CALL);
+            }
+            self.hear(&Event::Note { text: STILL_TEXT });
         }
         self.last_words(End::Answered, text)
+    }
+
+    /// The calls as they are meant, those among them that the model wrote as text. What was done to them is said.
+    fn repaired(&self, text: String, mut calls: Vec<RequestedCall>, tools: &[Offered]) -> (String, Vec<RequestedCall>) {
+        let mut said = text;
+        if calls.is_empty()
+            && let Some((words, found)) = repair::calls_in(&said, tools)
+        {
+            self.hear(&Event::Note { text: &format!("{} call(s) written as text are made", found.len()) });
+            (said, calls) = (words, found);
+        }
+        for call in &mut calls {
+            let done = repair::repair(call, tools);
+            if !done.is_empty() {
+                let note = format!("a call of `{}` was repaired: {}", call.name, done.join("; "));
+                self.hear(&Event::Note { text: &note });
+            }
+        }
+        (said, calls)
     }
 
     /// The calls with an id each that no other one of the answer has.

@@ -18,8 +18,8 @@ use ringfence::sessions::Sessions;
 use ringfence::take_part;
 use ringfence::wire::{Seat, Wired, wire_own};
 use ringfence_agent::{
-    Agent, Answer, Answering, Ask, Bounds, Finish, Forgetful, History, Memory, Model, Parts, Quiet, RequestedCall, Tap,
-    Usage,
+    Agent, Answer, Answering, Ask, Bounds, Finish, Forgetful, History, Memory, Model, Parts, Quiet, Repair,
+    RequestedCall, Tap, Usage,
 };
 use ringfence_kernel::ToolCall;
 use tokio_util::sync::CancellationToken;
@@ -180,6 +180,7 @@ fn agent(wired: Wired, tap: Tap) -> Agent {
         system: "You are measured.".to_owned(),
         temperature: None,
         max_tokens: None,
+        repair: Repair::Never,
         bounds: Bounds { steps: u32::MAX, ..Bounds::default() },
         tap,
         front: Arc::new(Quiet),

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ringfence_agent::Repair;
 use ringfence_kernel::Dialect;
 use serde::Deserialize;
 
@@ -38,6 +39,7 @@ pub(crate) struct AgentKeys {
     max_prompt_duration: Option<Span>,
     system_prompt: Option<String>,
     project_instructions: Option<bool>,
+    repair_tool_calls: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,6 +93,8 @@ pub struct ModelSettings {
     pub system_prompt: Option<String>,
     /// Whether the model is told what the workspace's `AGENTS.md` says.
     pub project_instructions: bool,
+    /// Whether calls that the model got slightly wrong are made good.
+    pub repair_tool_calls: Repair,
 }
 
 impl AgentKeys {
@@ -121,6 +125,7 @@ impl AgentKeys {
             max_prompt_duration: self.max_prompt_duration.or(other.max_prompt_duration),
             system_prompt: self.system_prompt.or(other.system_prompt),
             project_instructions: self.project_instructions.or(other.project_instructions),
+            repair_tool_calls: self.repair_tool_calls.or(other.repair_tool_calls),
         }
     }
 
@@ -148,6 +153,10 @@ impl AgentKeys {
             max_prompt_duration: self.max_prompt_duration.map(Span::time),
             system_prompt: self.system_prompt,
             project_instructions: self.project_instructions.unwrap_or(true),
+            repair_tool_calls: match self.repair_tool_calls {
+                Some(true) => Repair::OneMeaning,
+                Some(false) | None => Repair::Never,
+            },
         }
     }
 }

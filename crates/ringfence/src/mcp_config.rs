@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_web::Key;
 use serde::Deserialize;
 
-use crate::config::Variables;
+use crate::config::{Variables, Word, Words, value};
 use crate::limits_config::Span;
 
 /// No name of a server is longer. With the longest name of a tool it still fits what models' interfaces take.
@@ -21,6 +21,8 @@ pub(crate) struct ServerKeys {
     args: Vec<String>,
     env: Vec<String>,
     jail: Option<bool>,
+    workspace: Option<Word<Files>>,
+    network: Vec<String>,
     url: Option<String>,
     key_env: Option<String>,
     timeout: Option<Span>,
@@ -51,8 +53,32 @@ pub struct Program {
     pub args: Vec<String>,
     /// What it gets of our environment.
     pub env: Variables,
-    /// In the jail, where it sees no file of the user's and no network.
+    /// In the jail, where it sees no file of the user's and no network but for what comes next.
     pub jail: bool,
+    pub files: Files,
+    /// Hosts that it may reach from the jail, each with its port.
+    pub network: Vec<String>,
+}
+
+/// What a program in the jail sees of the workspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Files {
+    #[default]
+    None,
+    /// All that programs may read of it. What it writes is dropped.
+    Read,
+}
+
+impl Words for Files {
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("read", Self::Read)];
+}
+
+impl Program {
+    /// Whether it is given something of the user's. Then there is one for each call: what it sees is what is there at that
+    /// moment, and what it reaches is recorded with that call.
+    pub(crate) fn is_per_call(&self) -> bool {
+        self.files != Files::None || !self.network.is_empty()
+    }
 }
 
 /// What holds of two layers, and what the user should know of it. Fails with the key that is wrong.
@@ -93,8 +119,8 @@ fn way(keys: &ServerKeys, mut variable: impl FnMut(&str) -> Option<String>) -> R
     match (&keys.command, &keys.url) {
         (Some(_), Some(_)) => Err("it has a `command` and a `url`, and is one or the other"),
         (None, None) => Err("it has no `command` and no `url`"),
-        (None, Some(_)) if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() => {
-            Err("`args`, `env` and `jail` are for a `command`, and it has a `url`")
+        (None, Some(_)) if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() || keys.grants() => {
+            Err("`args`, `env`, `jail`, `workspace` and `network` are for a `command`, and it has a `url`")
         }
         (None, Some(url)) => {
             Ok(Way::Url { url: url.clone(), key: keys.key_env.as_deref().and_then(variable).map(Key::new) })
@@ -104,12 +130,34 @@ fn way(keys: &ServerKeys, mut variable: impl FnMut(&str) -> Option<String>) -> R
         (Some(command), None) if command.contains('/') && !command.starts_with('/') => {
             Err("`command` is a name to be looked up, or an absolute path")
         }
+        (Some(_), None) if keys.jail == Some(false) && keys.grants() => {
+            Err("`workspace` and `network` are for the jail; outside of it a program has all that you may do")
+        }
         (Some(command), None) => Ok(Way::Program(Program {
             command: command.clone(),
             args: keys.args.clone(),
             env: Variables(keys.env.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect()),
             jail: keys.jail.unwrap_or(true),
+            files: value(keys.workspace).unwrap_or_default(),
+            network: keys.network.iter().map(|host| with_port(host)).collect::<Result<_, _>>()?,
         })),
+    }
+}
+
+impl ServerKeys {
+    /// Whether it is given something that programs in the jail do not have.
+    fn grants(&self) -> bool {
+        self.workspace.is_some() || !self.network.is_empty()
+    }
+}
+
+fn with_port(host: &str) -> Result<String, &'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match !host.is_empty() && host.chars().all(plain) {
+        true if has_port => Ok(host.to_owned()),
+        true => Ok(format!("{host}:443")),
+        false => Err("`network` lists hosts such as `pypi.org` or `pypi.org:80`"),
     }
 }
 

@@ -23,7 +23,7 @@ use ringfence_sandbox::{Jail, Toolchain};
 use ringfence_web::{Net, Proxy};
 
 use crate::config::{ConfigError, Environment, LONGEST_FILE, LogTo, Mounted, RunCode, Settings, WORKSPACE_FILE};
-use crate::foreign::{Joined, join};
+use crate::foreign::{Joined, Reach, join};
 use crate::log::{All, LogLines};
 use crate::mcp::roots::{Narrowed, Roots};
 use crate::mode::{Modes, Tightened};
@@ -230,7 +230,11 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {
         Who::Person => Joined::default(),
-        Who::Agent | Who::Own(..) | Who::Client(_) => join(&mut registry, &settings, environment)?,
+        Who::Agent | Who::Own(..) | Who::Client(_) => {
+            let egress: Arc<dyn Egress> = Arc::new(Proxy::new(Arc::clone(&net)));
+            let reach = Reach { workspace: fence.workspace(workspace_alias(&settings)), egress: Some(egress) };
+            join(&mut registry, &settings, environment, reach)?
+        }
     };
     registry.require(settings.dialect, &settings.named_tools)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;

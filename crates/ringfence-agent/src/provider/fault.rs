@@ -18,6 +18,18 @@ const SHOWN: usize = 300;
 /// How long to leave a server alone that is loading its model and does not say for how long.
 const LOADING: Duration = Duration::from_secs(5);
 
+/// What servers say that take no tools, in small letters: Ollama, llama.cpp, vLLM, OpenRouter, and others in their manner.
+const NO_TOOLS: [&str; 8] = [
+    "not support tool",
+    "`tools` is not supported",
+    "tools are not supported",
+    "tools param requires",
+    "tool choice requires --enable-auto-tool-choice",
+    "support tool use",
+    "not support function calling",
+    "function calling is not supported",
+];
+
 /// What went wrong, without the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -78,7 +90,7 @@ fn first_words(body: &[u8]) -> String {
 }
 
 fn trouble_of_status(status: StatusCode, body: &Value, said: &str) -> Trouble {
-    if let Some(trouble @ (Trouble::TooLong | Trouble::Denied)) = trouble_of_kind(body, said) {
+    if let Some(trouble @ (Trouble::TooLong | Trouble::Denied | Trouble::NoTools)) = trouble_of_kind(body, said) {
         return trouble;
     }
     match status.as_u16() {
@@ -119,6 +131,9 @@ fn trouble_of_kind(body: &Value, said: &str) -> Option<Trouble> {
     let too_long = ["maximum context length", "context length", "context size", "context window", "prompt is too long"];
     if too_long.iter().any(|words| said.contains(words)) {
         return Some(Trouble::TooLong);
+    }
+    if NO_TOOLS.iter().any(|words| said.contains(words)) {
+        return Some(Trouble::NoTools);
     }
     (word("type") == "invalid_request_error").then_some(Trouble::BadRequest)
 }
@@ -168,6 +183,10 @@ fn advice(trouble: Trouble) -> &'static str {
         Trouble::Denied => "; check the key of this provider and what it may use",
         Trouble::NoSuchModel => "; check the name of the model and the base URL",
         Trouble::TooLong => "; the conversation is longer than the model takes",
+        Trouble::NoTools => {
+            "; without tools there is nothing that the agent can do: choose a model that has them, or start its server with \
+             them (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
+        }
         _ => "",
     }
 }
@@ -194,7 +213,9 @@ mod tests {
         check(
             400,
             r#"{"error":{"message":"`tools` is not supported"}}"#,
-            expect!["BadRequest: status 400 (Bad Request): `tools` is not supported"],
+            expect![
+                "NoTools: status 400 (Bad Request): `tools` is not supported; without tools there is nothing that the agent can do: choose a model that has them, or start its server with them (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
+            ],
         );
         check(
             400,

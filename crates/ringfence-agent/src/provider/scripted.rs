@@ -93,6 +93,7 @@ enum Named {
     TooLong,
     Denied,
     NoSuchModel,
+    NoTools,
     BadRequest,
 }
 
@@ -241,6 +242,7 @@ impl Named {
             Self::TooLong => "too_long",
             Self::Denied => "denied",
             Self::NoSuchModel => "no_such_model",
+            Self::NoTools => "no_tools",
             Self::BadRequest => "bad_request",
         }
     }
@@ -256,6 +258,7 @@ impl Named {
             Self::TooLong => Trouble::TooLong,
             Self::Denied => Trouble::Denied,
             Self::NoSuchModel => Trouble::NoSuchModel,
+            Self::NoTools => Trouble::NoTools,
             Self::BadRequest => Trouble::BadRequest,
         }
     }

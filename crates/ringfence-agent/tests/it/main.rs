@@ -8,5 +8,6 @@ mod bounds;
 mod cancel;
 mod ledger;
 mod misbehaviours;
+mod repairs;
 mod retries;
 mod world;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ringfence_agent::provider::{Kind, Provider, Timeouts, open};
 use ringfence_agent::{
-    Agent, Answer, Answering, Ask, Bounds, End, Event, Forgetful, Front, History, Message, Model, Outcome, Parts, Tap,
-    whole,
+    Agent, Answer, Answering, Ask, Bounds, End, Event, Forgetful, Front, History, Message, Model, Outcome, Parts,
+    Repair, Tap, whole,
 };
 use ringfence_fs::{Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
@@ -33,6 +33,7 @@ pub(crate) struct Setup {
     pub(crate) extra: Option<Extra>,
     /// What a person says who is asked whether to go on.
     pub(crate) go_on: Option<bool>,
+    pub(crate) repair: Repair,
 }
 
 impl Default for Setup {
@@ -44,6 +45,7 @@ impl Default for Setup {
             approver: Box::new(Nobody { advice: "this is a test".to_owned() }),
             extra: None,
             go_on: None,
+            repair: Repair::Never,
         }
     }
 }
@@ -98,6 +100,7 @@ impl World {
             system: "You are a test.".to_owned(),
             temperature: None,
             max_tokens: None,
+            repair: setup.repair,
             bounds: setup.bounds,
             tap,
             front: Arc::clone(&front) as Arc<dyn Front>,

@@ -34,21 +34,21 @@ struct EditFile {
     fence: Fence,
 }
 
-/// Replace text in a file of the workspace. `oldText` must be in the file exactly once, with the same white space,
-/// unless `replaceAll` is true. Give either `oldText` and `newText`, or several `edits`, which are applied in order,
-/// all or none.
+/// Replace text in a file of the workspace. Send `path`, `oldText` and `newText`, all three. `oldText` must be in the file
+/// exactly once, with the same white space, unless `replaceAll` is true. For several places at once send `path` and `edits`
+/// instead, which are applied in order, all or none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
     /// Path inside the workspace, such as `src/main.rs`.
     path: String,
-    /// The text to replace.
+    /// The text to replace. Needs `newText`.
     old_text: Option<String>,
-    /// The text to put in its place.
+    /// The text to put in its place, always sent with `oldText`. An empty text removes it.
     new_text: Option<String>,
     /// Replace every match instead of exactly one.
     replace_all: Option<bool>,
-    /// Several replacements, in order.
+    /// Several replacements, in order, instead of `oldText` and `newText`.
     edits: Option<Vec<StandardEdit>>,
     /// Edit only if the file has this SHA-256 now, as `read_file` returned it.
     if_match_sha256: Option<String>,
@@ -125,8 +125,24 @@ impl TryFrom<StandardArgs> for Args {
             (None, None, Some(edits)) if edits.is_empty() => {
                 return Err(ToolError::invalid("edits", "must not be empty"));
             }
-            _ => {
-                let message = "give either oldText and newText (with replaceAll, if wanted) or edits";
+            (Some(_), None, None) => {
+                return Err(ToolError::invalid(
+                    "newText",
+                    "is missing: send path, oldText and newText (empty to remove the text)",
+                ));
+            }
+            (None, Some(_), None) => {
+                return Err(ToolError::invalid("oldText", "is missing: send path, oldText and newText"));
+            }
+            (None, None, None) => {
+                let message = "nothing to edit was sent: send path, oldText and newText, or path and edits";
+                return Err(ToolError::new(ErrorKind::InvalidArgs, message));
+            }
+            (None, None, Some(_)) => {
+                return Err(ToolError::invalid("replaceAll", "belongs into each of edits"));
+            }
+            (_, _, Some(_)) => {
+                let message = "send either oldText and newText or edits, not both";
                 return Err(ToolError::new(ErrorKind::InvalidArgs, message));
             }
         };
@@ -351,4 +367,31 @@ fn line_of(text: &str, at: usize) -> usize {
 
 fn listed(lines: &[usize]) -> String {
     lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, StandardArgs};
+
+    #[track_caller]
+    fn check(arguments: &str, message: &str) {
+        let arguments: StandardArgs = serde_json::from_str(arguments).unwrap();
+        assert_eq!(Args::try_from(arguments).err().map(|error| error.message).as_deref(), Some(message));
+    }
+
+    #[test]
+    fn who_sends_half_of_an_edit_is_told_what_to_send() {
+        check(
+            r#"{"path": "a", "oldText": "x"}"#,
+            "newText is missing: send path, oldText and newText (empty to remove the text)",
+        );
+        check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
+        check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText, or path and edits");
+        let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
+        check(&format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#), "replaceAll belongs into each of edits");
+        check(
+            &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
+            "send either oldText and newText or edits, not both",
+        );
+    }
 }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use ringfence_agent::{Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap};
+use ringfence_agent::{Ability, Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap, probe};
 use ringfence_kernel::{Approver, AuditSink, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +65,9 @@ pub(crate) struct AgentOptions {
     /// Only say whether the model can be reached.
     #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume"])]
     health: bool,
+    /// Ask the model to call a tool, which does nothing, and say whether it can.
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume", "health"])]
+    probe: bool,
     #[command(flatten)]
     model: ModelOptions,
 }
@@ -113,13 +116,16 @@ pub(crate) fn agent(
     options: AgentOptions,
     voice: Voice,
 ) -> Result<u8, Failure> {
-    let AgentOptions { prompt, prompt_flag, json, resume, health, model } = options;
+    let AgentOptions { prompt, prompt_flag, json, resume, health, probe, model } = options;
     model.choose(&mut settings);
     let model = open_model(&settings.model, environment)?;
     let Voice { out, err, at_terminal, can_talk } = voice;
     let (out, err) = (Writer::new(out), Writer::new(err));
     if health {
         return tell_health(model.as_ref(), &out, &err);
+    }
+    if probe {
+        return tell_ability(model.as_ref(), &out, &err);
     }
     let Some(prompt) = prompt.or(prompt_flag) else {
         return match can_talk && !json {
@@ -152,6 +158,26 @@ fn tell_health(model: &dyn Model, out: &Writer, err: &Writer) -> Result<u8, Fail
         Some(Ok(())) => {
             out.put(&format!("ok: {}\n", visible_line(model.name())));
             ANSWERED
+        }
+        Some(Err(error)) => {
+            err.put(&format!("ringfence: {}\n", visible(&error.message)));
+            NO_MODEL
+        }
+        None => CANCELLED,
+    })
+}
+
+/// Whether the model can call tools, without which it cannot be an agent.
+fn tell_ability(model: &dyn Model, out: &Writer, err: &Writer) -> Result<u8, Failure> {
+    let name = visible_line(model.name());
+    Ok(match until_cancelled(probe(model))? {
+        Some(Ok(ability @ Ability::Calls)) => {
+            out.put(&format!("ok: {name}: {}\n", ability.explain()));
+            ANSWERED
+        }
+        Some(Ok(ability)) => {
+            err.put(&format!("ringfence: {name}: {}\n", ability.explain()));
+            NO_ANSWER
         }
         Some(Err(error)) => {
             err.put(&format!("ringfence: {}\n", visible(&error.message)));
@@ -240,6 +266,7 @@ impl Made {
             system,
             temperature: settings.model.temperature,
             max_tokens: settings.model.max_tokens,
+            repair: settings.model.repair_tool_calls,
             bounds: bounds(settings),
             tap,
             front,

@@ -103,6 +103,9 @@ fn one(server: &ForeignServer, called: &str, tool: &Value) -> Result<Definition,
     let kept = &said[..said.floor_char_boundary(LONGEST_DESCRIPTION)];
     let description = format!("{}{}", visible(kept), if kept.len() < said.len() { "…" } else { "" });
     let way = match &server.way {
+        Way::Program(program) if program.is_per_call() => {
+            json!([program.command, program.args, program.jail, format!("{:?}", program.files), program.network])
+        }
         Way::Program(program) => json!([program.command, program.args, program.jail]),
         Way::Url { url, .. } => json!(url),
     };

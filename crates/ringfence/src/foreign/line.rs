@@ -68,6 +68,9 @@ pub(crate) enum Trouble {
     Changed,
     #[error("{0}")]
     Unwanted(ToolError),
+    /// What it was to be given could not be had, so it was not started.
+    #[error("{0}")]
+    NotStarted(ToolError),
 }
 
 impl Trouble {
@@ -85,6 +88,7 @@ impl Trouble {
             Self::Ended(_) => unknown(ToolError::new(ErrorKind::Unavailable, message)),
             Self::Network(_) => unknown(ToolError::new(ErrorKind::Network, message)),
             Self::TooLong | Self::Nonsense(_) => unknown(ToolError::new(ErrorKind::Execution, message)),
+            Self::NotStarted(error) => error,
             Self::Unwanted(error) => unknown(error.hint("the MCP server was told to stop")),
         }
     }

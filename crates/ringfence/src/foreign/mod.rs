@@ -25,6 +25,7 @@ use crate::config::{Environment, Settings};
 use crate::store::SqliteStore;
 use definition::Listed;
 use server::Server;
+pub(crate) use start::Reach;
 use start::Starter;
 use tool::{Foreign, Value};
 
@@ -51,13 +52,14 @@ pub(crate) fn join(
     registry: &mut Registry,
     settings: &Settings,
     environment: &Environment,
+    reach: Reach,
 ) -> Result<Joined, NameTaken> {
     let mut joined = Joined::default();
     if settings.mcp_servers.is_empty() || settings.dialect != Dialect::Standard {
         return Ok(joined);
     }
     let store = Arc::new(SqliteStore::new(&settings.state));
-    for (server, listed) in start_all(settings, environment) {
+    for (server, listed) in start_all(settings, environment, reach) {
         let name = server.name().to_owned();
         let listed = match listed {
             Ok(listed) => listed,
@@ -79,7 +81,7 @@ pub(crate) fn join(
 
 /// Starts every server, and says how that went.
 pub(crate) fn check(settings: &Settings, environment: &Environment) -> Vec<Checked> {
-    let checked = start_all(settings, environment).into_iter().map(|(server, listed)| {
+    let checked = start_all(settings, environment, Reach::default()).into_iter().map(|(server, listed)| {
         let name = server.name().to_owned();
         match listed {
             Ok(Listed { tools, left_out }) => {
@@ -94,8 +96,12 @@ pub(crate) fn check(settings: &Settings, environment: &Environment) -> Vec<Check
 }
 
 /// Each server with its tools, or with the reason why it has none.
-fn start_all(settings: &Settings, environment: &Environment) -> Vec<(Arc<Server>, Result<Listed, String>)> {
-    let starter = Arc::new(Starter::new(settings, environment));
+fn start_all(
+    settings: &Settings,
+    environment: &Environment,
+    reach: Reach,
+) -> Vec<(Arc<Server>, Result<Listed, String>)> {
+    let starter = Arc::new(Starter::new(settings, environment, reach));
     let servers: Vec<Arc<Server>> =
         settings.mcp_servers.iter().map(|told| Arc::new(Server::new(told.clone(), Arc::clone(&starter)))).collect();
     std::thread::scope(|scope| {

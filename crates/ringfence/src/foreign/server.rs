@@ -1,16 +1,18 @@
 //! One server: greeted, its tools listed, its tools called. One that ended is started again by the next call, and has to
 //! say about that tool what it said when the session began.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ringfence_kernel::Context;
 use serde_json::{Map, Value, json};
 
 use super::definition::{Definition, Listed, read};
 use super::line::{Line, Patience, Trouble};
 use super::speech::VERSIONS;
-use super::start::Starter;
-use crate::mcp_config::{ForeignServer, Program, Way};
+use super::start::{ForCall, Starter};
+use crate::mcp_config::{Files, ForeignServer, Program, Way};
 
 /// How long a server may take to be ready, where the user says nothing.
 const START: Duration = Duration::from_secs(10);
@@ -41,11 +43,30 @@ impl Server {
     }
 
     /// Where it runs, for a person who decides about its calls.
-    pub(crate) fn whereabouts(&self) -> &'static str {
+    pub(crate) fn whereabouts(&self) -> Cow<'static, str> {
         match &self.told.way {
-            Way::Program(Program { jail: true, .. }) => "in the jail, without network and files",
-            Way::Program(_) => "outside of the jail, with all that you may do",
-            Way::Url { .. } => "on another machine, or behind a port of this one",
+            Way::Program(program) if program.is_per_call() => {
+                let files = match program.files {
+                    Files::None => "without files",
+                    Files::Read => "with the workspace to be read",
+                };
+                let network = match program.network.as_slice() {
+                    [] => "without network".to_owned(),
+                    hosts => format!("with a way to {}", hosts.join(", ")),
+                };
+                format!("in the jail, {files} and {network}").into()
+            }
+            Way::Program(Program { jail: true, .. }) => "in the jail, without network and files".into(),
+            Way::Program(_) => "outside of the jail, with all that you may do".into(),
+            Way::Url { .. } => "on another machine, or behind a port of this one".into(),
+        }
+    }
+
+    /// Hosts that it may reach from the jail.
+    pub(crate) fn network(&self) -> &[String] {
+        match &self.told.way {
+            Way::Program(program) => &program.network,
+            Way::Url { .. } => &[],
         }
     }
 
@@ -64,9 +85,25 @@ impl Server {
         tool: &Definition,
         arguments: &Map<String, Value>,
         patience: &Patience<'_>,
+        cx: &Context<'_>,
     ) -> Result<Value, Trouble> {
-        let line = self.line(tool, patience)?;
-        line.ask("tools/call", &json!({"name": tool.called, "arguments": arguments}), patience)
+        let asked = json!({"name": tool.called, "arguments": arguments});
+        match &self.told.way {
+            Way::Program(program) if program.is_per_call() => {
+                let ForCall { line, way } = self.starter.open_for_call(program, cx)?;
+                let check = || {
+                    while let Some(attempt) = way.as_ref().and_then(|way| way.next()) {
+                        attempt.record(cx);
+                    }
+                    (patience.check)()
+                };
+                let patience = Patience { until: patience.until, check: &check };
+                let listed = self.greet(line.as_ref(), &patience).map_err(not_yet_asked)?;
+                still_says(&listed, tool)?;
+                line.ask("tools/call", &asked, &patience)
+            }
+            Way::Program(_) | Way::Url { .. } => self.line(tool, patience)?.ask("tools/call", &asked, patience),
+        }
     }
 
     /// The line that there is, or a new one to a server that is still the same.
@@ -77,20 +114,19 @@ impl Server {
         }
         // What is left of it ends before there is another.
         *now = None;
-        let (line, listed) = self.connect(patience).map_err(|trouble| match trouble {
-            Trouble::Unwanted(error) => Trouble::Unwanted(error),
-            // Nothing was asked of it yet.
-            other => Trouble::Start(other.to_string()),
-        })?;
-        let same = listed.tools.iter().any(|now| now.called == tool.called && now.digest == tool.digest);
-        if !same {
-            return Err(Trouble::Changed);
-        }
+        let (line, listed) = self.connect(patience).map_err(not_yet_asked)?;
+        still_says(&listed, tool)?;
         Ok(Arc::clone(now.insert(line)))
     }
 
     fn connect(&self, patience: &Patience<'_>) -> Result<(Arc<dyn Line>, Listed), Trouble> {
         let line = self.starter.open(&self.told.way)?;
+        let listed = self.greet(line.as_ref(), patience)?;
+        Ok((line, listed))
+    }
+
+    /// Makes its acquaintance, and hears what tools it has.
+    fn greet(&self, line: &dyn Line, patience: &Patience<'_>) -> Result<Listed, Trouble> {
         let hello = json!({
             "protocolVersion": VERSIONS[0],
             "capabilities": {},
@@ -103,10 +139,23 @@ impl Server {
         }
         line.agree(version);
         line.tell("notifications/initialized", &Value::Null, patience)?;
-        let tools = pages(line.as_ref(), patience)?;
-        let listed = read(&self.told, tools);
-        Ok((line, listed))
+        let tools = pages(line, patience)?;
+        Ok(read(&self.told, tools))
     }
+}
+
+/// Trouble before the server got the call.
+fn not_yet_asked(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Unwanted(error) => Trouble::Unwanted(error),
+        other => Trouble::Start(other.to_string()),
+    }
+}
+
+/// Whether a server says about a tool what it said when the session began.
+fn still_says(listed: &Listed, tool: &Definition) -> Result<(), Trouble> {
+    let same = listed.tools.iter().any(|now| now.called == tool.called && now.digest == tool.digest);
+    if same { Ok(()) } else { Err(Trouble::Changed) }
 }
 
 /// Every tool, as the server says it.

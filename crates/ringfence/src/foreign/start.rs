@@ -1,6 +1,8 @@
 //! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
 //!
 //! In the jail it has no network and no file of the user's: it sees an empty workspace, and what it writes is gone with it.
+//! One that was given more has it while it works on a call, and only then: what it sees of the workspace is what the policy
+//! lets programs see at that moment, and every connection is recorded with the call.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -13,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{Shown, View};
+use ringfence_kernel::{Context, Egress, ErrorKind, Shown, ToolError, View, Workspace};
 use ringfence_sandbox::{Ended, Failure, JailLimits, Job, Sandbox, Script, Stream, Watch};
 use ringfence_web::{Endpoint, Net};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -23,7 +25,7 @@ use super::pipes::{Hold, Inbox, Pipes, write_all};
 use super::posts::Posts;
 use crate::config::{Environment, Settings, Variables};
 use crate::launch::{Launched, serve};
-use crate::mcp_config::{Program, Way};
+use crate::mcp_config::{Files, Program, Way};
 use crate::wire::jails;
 
 /// What a program outside of the jail gets of our environment, besides what the user names.
@@ -38,9 +40,25 @@ const LIFETIME: Duration = Duration::from_hours(10_000);
 /// Bytes of output that the jail keeps. We have read it by then.
 const KEPT: u64 = 4 << 10;
 
+/// What servers can be given: the workspace, and a way out.
+#[derive(Debug, Default)]
+pub(crate) struct Reach {
+    pub(crate) workspace: Option<Arc<dyn Workspace>>,
+    pub(crate) egress: Option<Arc<dyn Egress>>,
+}
+
+/// A server that was started for one call.
+#[derive(Debug)]
+pub(crate) struct ForCall {
+    pub(crate) line: Arc<dyn Line>,
+    /// The way out that it has. It is open as long as this is there.
+    pub(crate) way: Option<Box<dyn ringfence_kernel::Way>>,
+}
+
 /// What servers are started with.
 #[derive(Debug)]
 pub(crate) struct Starter {
+    reach: Reach,
     jails: ringfence_sandbox::Settings,
     limits: JailLimits,
     empty: PathBuf,
@@ -51,10 +69,11 @@ pub(crate) struct Starter {
 }
 
 impl Starter {
-    pub(crate) fn new(settings: &Settings, environment: &Environment) -> Self {
+    pub(crate) fn new(settings: &Settings, environment: &Environment, reach: Reach) -> Self {
         let limits = &settings.limits;
         let basics = BASICS.iter().filter_map(|name| environment.variables.0.get_key_value(*name));
         Self {
+            reach,
             jails: ringfence_sandbox::Settings { pool: 0, ..jails(settings, environment) },
             limits: JailLimits {
                 wall: LIFETIME,
@@ -77,7 +96,7 @@ impl Starter {
     /// A line to a server that was just started.
     pub(crate) fn open(&self, way: &Way) -> Result<Arc<dyn Line>, Trouble> {
         match way {
-            Way::Program(program) if program.jail => self.jail(program),
+            Way::Program(program) if program.jail => self.jail(program, self.empty_view()?, None),
             Way::Program(program) => self.launch(program),
             Way::Url { url, key } => {
                 let endpoint = Endpoint::new(&self.net, url, key.clone());
@@ -87,8 +106,30 @@ impl Starter {
         }
     }
 
-    fn jail(&self, program: &Program) -> Result<Arc<dyn Line>, Trouble> {
-        let sandbox = self.sandbox()?;
+    /// A line to a server that was just started with what it was given, for the call that this is about.
+    pub(crate) fn open_for_call(&self, program: &Program, cx: &Context<'_>) -> Result<ForCall, Trouble> {
+        let missing = |what: &str| {
+            let message = format!("there is no {what} that a program could be given here");
+            Trouble::NotStarted(ToolError::new(ErrorKind::Unavailable, message))
+        };
+        let view = match (program.files, &self.reach.workspace) {
+            (Files::None, _) => self.empty_view()?,
+            (Files::Read, None) => return Err(missing("workspace")),
+            // The other mounts are not its business.
+            (Files::Read, Some(workspace)) => {
+                View { beside: Vec::new(), ..workspace.view(cx).map_err(Trouble::NotStarted)? }
+            }
+        };
+        let mut way = match (program.network.as_slice(), &self.reach.egress) {
+            ([], _) => None,
+            (_, None) => return Err(missing("network")),
+            (hosts, Some(egress)) => Some(egress.open(hosts, cx).map_err(Trouble::NotStarted)?),
+        };
+        let egress = way.as_mut().and_then(|way| way.socket());
+        Ok(ForCall { line: self.jail(program, view, egress)?, way })
+    }
+
+    fn empty_view(&self) -> Result<View, Trouble> {
         let workspace = Shown {
             alias: "workspace".to_owned(),
             directory: self.empty_directory().map_err(start("make its empty workspace"))?,
@@ -96,13 +137,18 @@ impl Starter {
             masked: Vec::new(),
             hidden: Vec::new(),
         };
+        Ok(View { workspace, beside: Vec::new(), started: SystemTime::now() })
+    }
+
+    fn jail(&self, program: &Program, view: View, egress: Option<OwnedFd>) -> Result<Arc<dyn Line>, Trouble> {
+        let sandbox = self.sandbox()?;
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start("make a pipe"))?;
         let (inbox, to_write) = Inbox::new();
         let work = Jailing {
             sandbox,
             program: program.clone(),
             limits: self.limits.clone(),
-            view: View { workspace, beside: Vec::new(), started: SystemTime::now() },
+            view,
             toolchains: self.jails.toolchains.clone(),
             input: theirs,
             inbox: Arc::clone(&inbox),
@@ -110,7 +156,7 @@ impl Starter {
         };
         let stop = Arc::clone(&work.stop);
         spawn("mcp-writer", move || write_all(&to_write, File::from(ours)))?;
-        let thread = Some(spawn("mcp-jail", move || work.run())?);
+        let thread = Some(spawn("mcp-jail", move || work.run(egress))?);
         Ok(Arc::new(Pipes::new(inbox, Box::new(Jailed { stop, thread }))))
     }
 
@@ -173,7 +219,7 @@ struct Jailing {
 }
 
 impl Jailing {
-    fn run(self) {
+    fn run(self, egress: Option<OwnedFd>) {
         let Program { command, args, env, .. } = &self.program;
         let job = Job {
             argv: std::iter::once(command).chain(args).map(Into::into).collect(),
@@ -182,7 +228,7 @@ impl Jailing {
             limits: self.limits.clone(),
             view: &self.view,
             toolchains: &self.toolchains,
-            egress: None,
+            egress,
             input: Some(&self.input),
         };
         let why = match self.sandbox.run(&job, &self) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_kernel::{
-    Assurance, Bit, Body, Context, ErrorKind, Limits, MCP, Place, Plan, Preview, Review, Ticket, Tool, ToolError,
-    Touch, Verb,
+    Assurance, Bit, Body, Context, Decision, ErrorKind, Limits, MCP, NET, Place, Plan, Preview, Review, Ticket, Tool,
+    ToolError, Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -64,6 +64,7 @@ impl Tool for Foreign {
     fn plan(&self, arguments: Self::Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Definition { place, digest, .. } = &self.definition;
         cx.name_subject(place);
+        self.check_hosts(cx)?;
         let known = match self.store.definition(place).map_err(lost)? {
             None => Known::New,
             Some(known) if known == *digest => Known::Same,
@@ -103,7 +104,7 @@ impl Tool for Foreign {
         }
         let within = self.server.time(cx.limits.mcp_time);
         let patience = Patience { until: Instant::now() + within, check: &|| cx.check() };
-        let answer = self.server.call(&self.definition, &work.arguments, &patience);
+        let answer = self.server.call(&self.definition, &work.arguments, &patience, cx);
         let answer = answer.map_err(|trouble| trouble.of_call(self.server.name()))?;
         let most = usize::try_from(cx.limits.mcp_bytes).unwrap_or(usize::MAX);
         let is_error = answer["isError"] == true;
@@ -126,6 +127,21 @@ impl Tool for Foreign {
     fn wants_review(&self, work: &Work) -> Option<Review> {
         let reason = "the MCP server says something else about this tool than when it was last used";
         (work.known == Known::Changed).then_some(Review { reason, assurance: Assurance::Person })
+    }
+}
+
+impl Foreign {
+    /// The config gives the server its hosts, and still a deny is final.
+    fn check_hosts(&self, cx: &Context<'_>) -> Result<(), ToolError> {
+        for host in self.server.network() {
+            let place = Place { mount: NET.into(), given: host.clone(), shown: host.clone(), ..Place::default() };
+            if cx.judge(&Touch { verb: Verb::Fetch, place }).decision == Decision::Deny {
+                let name = self.server.name();
+                let message = format!("the policy denies `{host}`, which the MCP server `{name}` may reach");
+                return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -251,9 +251,10 @@ fn cancelled_program(site: &Site) -> Duration {
 #[test]
 fn a_running_program_is_ended_at_once() {
     let site = Site::new();
-    // On a busy machine a thread may wait for its turn, so one of a few has to be in time.
-    let took: Vec<Duration> = (0..5).map(|_| cancelled_program(&site)).collect();
-    assert!(took.iter().any(|took| *took <= Duration::from_millis(100)), "{took:?}");
+    let mut took: Vec<Duration> = (0..5).map(|_| cancelled_program(&site)).collect();
+    took.sort();
+    println!("from the signal to the last word: {took:?}");
+    assert!(took[2] <= Duration::from_millis(100), "{took:?}");
 }
 
 #[test]

@@ -76,6 +76,7 @@ max_prompt_tokens = 32
 max_prompt_duration = "33s"
 system_prompt = "Be brief."
 project_instructions = false
+repair_tool_calls = true
 
 [limits]
 max_argument_bytes = 1
@@ -136,6 +137,10 @@ args = ["-x"]
 env = ["SEARCH_KEY"]
 jail = false
 timeout = "40s"
+[mcp_servers.near]
+command = "near"
+workspace = "read"
+network = ["a.example", "b.example:80"]
 [mcp_servers.web]
 url = "http://127.0.0.1:8888/mcp"
 key_env = "SEARCH_KEY"
@@ -164,7 +169,8 @@ fn every_key_as_json() -> String {
             "workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7, "provider": "openai",
             "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
             "temperature": 0.5, "max_tokens": 30, "context_tokens": 31, "max_prompt_tokens": 32,
-            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false
+            "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false,
+            "repair_tool_calls": true
         }},
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
@@ -182,6 +188,7 @@ fn every_key_as_json() -> String {
         "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
         "mcp_servers": {
             "far": {"command": "far", "args": ["-x"], "env": ["SEARCH_KEY"], "jail": false, "timeout": "40s"},
+            "near": {"command": "near", "workspace": "read", "network": ["a.example", "b.example:80"]},
             "web": {"url": "http://127.0.0.1:8888/mcp", "key_env": "SEARCH_KEY"}
         },
         "tools": {"allow": ["read_file", "list_dir"], "deny": ["write_file"]},
@@ -214,6 +221,7 @@ fn check_every_key(settings: &Settings) {
         max_prompt_duration: Some(Duration::from_secs(33)),
         system_prompt: Some("Be brief.".to_owned()),
         project_instructions: false,
+        repair_tool_calls: ringfence_agent::Repair::OneMeaning,
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
@@ -271,7 +279,7 @@ fn check_every_key(settings: &Settings) {
     assert_eq!(settings.web.engine, Some(engine.unwrap()));
     assert_eq!(settings.web.private, PrivateHosts::parse(&["wiki.internal:443".to_owned()]).unwrap());
     // Of variables and keys nothing is shown but that they are there.
-    let servers = r#"[ForeignServer { name: "far", way: Program(Program { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false }), timeout: Some(40s) }, ForeignServer { name: "web", way: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
+    let servers = r#"[ForeignServer { name: "far", way: Program(Program { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false, files: None, network: [] }), timeout: Some(40s) }, ForeignServer { name: "near", way: Program(Program { command: "near", args: [], env: {}, jail: true, files: Read, network: ["a.example:443", "b.example:80"] }), timeout: None }, ForeignServer { name: "web", way: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
     assert_eq!(format!("{:?}", settings.mcp_servers), servers);
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
@@ -296,6 +304,11 @@ fn a_server_of_others_is_named_plainly_and_reached_in_one_way() {
         ("[mcp_servers.a]\n", "it has no `command` and no `url`"),
         ("[mcp_servers.a]\ncommand = \"x\"\nurl = \"http://x/\"\n", "is one or the other"),
         ("[mcp_servers.a]\nurl = \"http://x/\"\njail = false\n", "are for a `command`"),
+        ("[mcp_servers.a]\nurl = \"http://x/\"\nworkspace = \"read\"\n", "are for a `command`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nworkspace = \"read\"\n", "are for the jail"),
+        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nnetwork = [\"a.example\"]\n", "are for the jail"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nworkspace = \"write\"\n", "`write` is none of none, read"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"https://a.example/\"]\n", "`network` lists hosts such as"),
         ("[mcp_servers.a]\ncommand = \"x\"\nkey_env = \"K\"\n", "`key_env` is for a `url`"),
         ("[mcp_servers.a]\ncommand = \"./x\"\n", "an absolute path"),
         ("[mcp_servers.a]\ncommand = \"\"\n", "`command` is empty"),

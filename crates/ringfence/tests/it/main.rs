@@ -6,8 +6,10 @@
 
 mod acp;
 mod agent;
+mod agent_cancel;
 mod agent_chat;
 mod agent_crash;
+mod agent_wire;
 mod api;
 mod api_client;
 mod api_walls;
@@ -20,6 +22,7 @@ mod crash;
 mod example;
 mod first_steps;
 mod foreign;
+mod foreign_jail;
 mod fuzz;
 mod leaks;
 mod mcp;
@@ -38,6 +41,9 @@ mod run_code;
 mod runs;
 mod seed_crewagent;
 mod site;
+#[allow(dead_code, reason = "the fence's own tests hold more than these")]
+#[path = "../../../ringfence-fs/tests/it/slow.rs"]
+mod slow;
 mod store;
 #[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
 mod store_suite;
