@@ -87,6 +87,11 @@ attempt(filled)"#,
     ),
 ];
 
+/// Whether this is the program that leaves a process behind.
+pub(crate) fn leaves_something(code: &str) -> bool {
+    code.contains(SLEEP)
+}
+
 /// Whether a process was left behind; it is ended. One that is about to end with its jail has a second for it.
 pub(crate) fn end_survivors() -> bool {
     let began = Instant::now();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::board::{Board, Cell, Outcome, Row};
-use super::client::Client;
+use super::client::{Client, Reply};
 use crate::{root, say};
 
 const FETCH: &str = "mcp-server-fetch==2026.10.24";
@@ -123,17 +123,23 @@ fn inside(ours: &Path, stage: &Path, fetch: Option<&Path>) -> io::Result<Board> 
     board.columns = tools.iter().map(|tool| tool.title().to_owned()).collect();
     for (kind, prefix) in [("", "http://"), (", behind a redirect", "http://203.0.114.10/go?to=http://")] {
         for (name, hosts) in HOSTS {
-            let visited = |tool: &mut Tool, host: &str| {
+            let visit = |tool: &mut Tool, host: &str| {
                 let before = inner.load(Ordering::SeqCst);
-                tool.get(&format!("{prefix}{host}/"));
-                inner.load(Ordering::SeqCst) > before
+                let is_answered = tool.get(&format!("{prefix}{host}/"));
+                match inner.load(Ordering::SeqCst) > before {
+                    true => Outcome::Leaked,
+                    false if is_answered => Outcome::Held,
+                    false => Outcome::Hung,
+                }
             };
             // What the control does not reach shows nothing.
-            let hosts: Vec<&str> = hosts.iter().copied().filter(|host| visited(&mut Tool::Curl, host)).collect();
+            let shows = |host: &&str| visit(&mut Tool::Curl, host) == Outcome::Leaked;
+            let hosts: Vec<&str> = hosts.iter().copied().filter(shows).collect();
             let cells = tools.iter_mut().map(|tool| {
-                let bad: Vec<&str> = hosts.iter().copied().filter(|host| visited(tool, host)).collect();
-                let outcome = if bad.is_empty() { Outcome::Held } else { Outcome::Leaked };
-                Cell::new(outcome, format!("{} of {}", bad.len(), hosts.len()))
+                let outcomes: Vec<Outcome> = hosts.iter().map(|host| visit(tool, host)).collect();
+                let bad = outcomes.iter().filter(|outcome| **outcome != Outcome::Held).count();
+                let worst = outcomes.iter().copied().max().unwrap_or(Outcome::Missing);
+                Cell::new(worst, format!("{bad} of {}", hosts.len()))
             });
             let cells = cells.collect();
             if !hosts.is_empty() {
@@ -160,20 +166,23 @@ impl Tool {
         }
     }
 
-    /// What it says does not matter.
-    fn get(&mut self, url: &str) {
+    /// Whether it said anything; what it said does not matter.
+    fn get(&mut self, url: &str) -> bool {
         match self {
             Self::Ours(program, stage) => {
                 let arguments = json!({"url": url, "timeout": 5}).to_string();
                 let mut command = Command::new(program);
                 command.args(["call", "web_fetch", &arguments, "--workspace"]).arg(stage.join("ws"));
                 command.env("RINGFENCE_STATE_DIR", stage.join("state")).env("XDG_CONFIG_HOME", stage.join("config"));
-                let _ = command.env("HOME", stage).stdin(Stdio::null()).output();
+                let ended = command.env("HOME", stage).stdin(Stdio::null()).output();
+                ended.is_ok_and(|ended| serde_json::from_slice::<Value>(&ended.stdout).is_ok())
             }
-            Self::Fetch(client) => drop(client.call("fetch", &json!({"url": url}))),
+            Self::Fetch(client) => {
+                matches!(client.call("fetch", &json!({"url": url, "raw": true})), Reply::Said(_))
+            }
             Self::Curl => {
                 let mut command = Command::new("curl");
-                let _ = command.args(["--location", "--silent", "--max-time", "5", "--noproxy", "*", url]).output();
+                command.args(["--location", "--silent", "--max-time", "5", "--noproxy", "*", url]).output().is_ok()
             }
         }
     }
@@ -194,7 +203,10 @@ fn serve(address: &str, visits: &Arc<AtomicUsize>) -> io::Result<()> {
                 Some(to) => format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\n"),
                 None => "HTTP/1.1 200 OK\r\n".to_owned(),
             };
-            let _ = stream.write_all(format!("{answer}Content-Length: 0\r\nConnection: close\r\n\r\n").as_bytes());
+            let _ = stream.write_all(
+                format!("{answer}Content-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+                    .as_bytes(),
+            );
         }
     });
     Ok(())

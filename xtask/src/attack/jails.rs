@@ -14,6 +14,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -25,6 +27,9 @@ use crate::say;
 
 /// Nobody else is this user.
 const PLAIN: u32 = 60_602;
+
+/// Attempts at a time: most of the time is spent waiting for sandboxes to start.
+const WORKERS: usize = 4;
 
 /// A word in the environment of whoever starts the programs.
 const MARK: (&str, &str) = ("RINGFENCE_ATTACK_TOKEN", "mark-77ab02c4");
@@ -62,36 +67,35 @@ fn board(place: &Path, tools: &Tools, user: Option<u32>, is_root: bool) -> io::R
         }
     }
     let bare = Sandbox::bare();
-    let groups = GROUPS.into_iter().chain(abuse::GROUPS);
+    let groups: Vec<_> = GROUPS.into_iter().chain(abuse::GROUPS).collect();
+    let all: Vec<(usize, Attempt)> = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(group, (_, attempts))| attempts.iter().map(move |attempt| (group, *attempt)))
+        .filter(|(_, attempt)| is_tried(attempt, is_root))
+        .collect();
     let (mut rows, mut through, mut not_shown) = (Vec::new(), BTreeMap::new(), Vec::new());
-    for (group, attempts) in groups {
-        let mut cells: Vec<Vec<Outcome>> = sandboxes.iter().map(|_| Vec::new()).collect();
-        let mut shown = 0;
-        for attempt in attempts.iter().filter(|attempt| is_tried(attempt, is_root)) {
-            let Tried::Got(_) = trial(&host, &bare, attempt.code)? else {
-                not_shown.push(attempt.name);
-                continue;
-            };
-            shown += 1;
-            for (sandbox, cell) in sandboxes.iter().zip(&mut cells) {
-                let outcome = match trial(&host, sandbox, attempt.code)? {
-                    Tried::Got(_) => Outcome::Leaked,
-                    Tried::Held(_) => Outcome::Held,
-                    Tried::Silent(_) => Outcome::Missing,
-                };
-                if outcome == Outcome::Leaked {
-                    through.entry(sandbox.title).or_insert_with(Vec::new).push(attempt.name);
-                }
-                cell.push(outcome);
+    let mut cells: Vec<Vec<Vec<Outcome>>> = groups.iter().map(|_| vec![Vec::new(); sandboxes.len()]).collect();
+    for ((group, attempt), outcomes) in all.iter().zip(try_all(&host, &bare, &sandboxes, &all)?) {
+        let Some(outcomes) = outcomes else {
+            not_shown.push(attempt.name);
+            continue;
+        };
+        for ((sandbox, outcome), cell) in sandboxes.iter().zip(outcomes).zip(&mut cells[*group]) {
+            if outcome == Outcome::Leaked {
+                through.entry(sandbox.title).or_insert_with(Vec::new).push(attempt.name);
             }
+            cell.push(outcome);
         }
-        say(&format!("  {group}: {shown} shown bare"));
+    }
+    for ((group, _), cells) in groups.iter().zip(cells) {
+        let shown = cells.first().map_or(0, Vec::len);
         if shown == 0 {
             continue;
         }
         let mut cells: Vec<Cell> = cells.iter().map(|outcomes| counted(outcomes)).collect();
         cells.push(Cell::new(Outcome::Leaked, format!("{shown} of {shown}")));
-        rows.push(Row { name: group.to_owned(), cells });
+        rows.push(Row { name: (*group).to_owned(), cells });
     }
     for (title, names) in through {
         notes.push(format!("what got what it wanted in {title}: {}", names.join("; ")));
@@ -102,6 +106,44 @@ fn board(place: &Path, tools: &Tools, user: Option<u32>, is_root: bool) -> io::R
     let who = if is_root { "root" } else { "a plain user" };
     let columns = sandboxes.iter().chain([&bare]).map(|sandbox| sandbox.title.to_owned()).collect();
     Ok(Board { title: format!("Escapes, started by {who}"), columns, rows, notes })
+}
+
+/// What each sandbox made of each attempt; nothing for one that does not work bare.
+fn try_all(
+    host: &Host,
+    bare: &Sandbox,
+    sandboxes: &[Sandbox],
+    all: &[(usize, Attempt)],
+) -> io::Result<Vec<Option<Vec<Outcome>>>> {
+    let (next, tried) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || -> io::Result<()> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((_, attempt)) = all.get(at) else { return Ok(()) };
+            let outcomes = match trial(host, bare, attempt.code)? {
+                Tried::Got(_) => {
+                    Some(sandboxes.iter().map(|one| outcome(host, one, attempt)).collect::<io::Result<_>>()?)
+                }
+                _ => None,
+            };
+            say(&format!("  {}", attempt.name));
+            tried.lock().map_err(|_| io::Error::other("another thread failed"))?.insert(at, outcomes);
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| io::Error::other("a thread failed"))?)
+    })?;
+    let tried = tried.into_inner().map_err(|_| io::Error::other("a thread failed"))?;
+    Ok(tried.into_values().collect())
+}
+
+fn outcome(host: &Host, sandbox: &Sandbox, attempt: &Attempt) -> io::Result<Outcome> {
+    Ok(match trial(host, sandbox, attempt.code)? {
+        Tried::Got(_) => Outcome::Leaked,
+        Tried::Held(_) => Outcome::Held,
+        Tried::Silent(_) => Outcome::Missing,
+    })
 }
 
 fn is_tried(attempt: &Attempt, is_root: bool) -> bool {
@@ -142,7 +184,7 @@ fn trial(host: &Host, sandbox: &Sandbox, code: &str) -> io::Result<Tried> {
     let before = stage.beside()?;
     let said = said(host, &stage, sandbox, code)?;
     let is_changed = stage.beside()? != before;
-    let survivor = abuse::end_survivors();
+    let survivor = abuse::leaves_something(code) && abuse::end_survivors();
     Ok(match said {
         said if said.contains("ESCAPED") || is_changed || survivor => Tried::Got(said),
         said if said.contains("started\n") => Tried::Held(said),
@@ -189,6 +231,7 @@ struct Host {
     user: Option<u32>,
     port: u16,
     socket: String,
+    stages: AtomicUsize,
 }
 
 impl Host {
@@ -209,7 +252,7 @@ impl Host {
                 listener.incoming().flatten().for_each(|mut client| drop(client.write_all(b"hello")));
             });
         }
-        let host = Self { place, user, port, socket };
+        let host = Self { place, user, port, socket, stages: AtomicUsize::new(0) };
         host.give(&host.place)?;
         host.give(&host.place.join("socket"))?;
         Ok(host)
@@ -233,9 +276,8 @@ struct Stage {
 
 impl Stage {
     fn new(host: &Host) -> io::Result<Self> {
-        let base = host.place.join("stage");
-        // Of the attempt before.
-        let _ = fs::remove_dir_all(&base);
+        let number = host.stages.fetch_add(1, Ordering::Relaxed);
+        let base = host.place.join(format!("stage-{number}"));
         let write = |name: &str, text: &str| {
             let path = base.join(name);
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -317,6 +359,13 @@ impl Stage {
             })?;
         }
         Ok(found)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // What cannot be removed goes with the place.
+        let _ = fs::remove_dir_all(&self.base);
     }
 }
 
