@@ -180,12 +180,23 @@ impl Took {
 
 const OURS: &str = "ringfence";
 const NODE: &str = "server-filesystem (Node)";
-const RUST: &str = "rust-mcp-filesystem";
+pub(crate) const RUST: &str = "rust-mcp-filesystem";
 
 /// The programs that could be had.
 fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
     fs::create_dir_all(place).ok()?;
     let mut programs = vec![(OURS, root().join("target/release/ringfence"))];
+    for (title, program) in others(place) {
+        match program {
+            Some(program) => programs.push((title, program)),
+            None => say(&format!("without {title}: it cannot be fetched")),
+        }
+    }
+    Some(programs)
+}
+
+/// The servers of others, fetched if they are not there yet; nothing for one that cannot be had.
+pub(crate) fn others(place: &Path) -> [(&'static str, Option<PathBuf>); 2] {
     let node = place.join("node_modules/.bin/mcp-server-filesystem");
     if !node.exists() {
         // Whether it is there is what counts.
@@ -197,13 +208,7 @@ fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
         let place = place.display().to_string();
         crate::run(&[&["install", RUST][..], &version, &[place.as_str()]].concat(), &[]);
     }
-    for (title, program) in [(NODE, node), (RUST, rust)] {
-        match program.exists() {
-            true => programs.push((title, program)),
-            false => say(&format!("without {title}: it cannot be fetched")),
-        }
-    }
-    Some(programs)
+    [(NODE, node), (RUST, rust)].map(|(title, program)| (title, program.exists().then_some(program)))
 }
 
 fn peer(title: &'static str, program: &Path, tree: &Tree) -> Peer {

@@ -1,10 +1,10 @@
-//! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
-//! `conformance`, `llmock`, `acpx` and `fuzz`.
+//! The commands of this repository, as `USAGE` lists them.
 //!
 //! They install nothing that cargo does not, but for what the last ones need, which goes below `target`, for the browser
 //! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
 
 mod acpx;
+mod attack;
 mod bench_builds;
 mod bench_http;
 mod bench_mcp;
@@ -33,6 +33,8 @@ const USAGE: &str =
     "usage: cargo xtask COMMAND
 
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
+  attack       attacks, races and escapes against ours, others and an unsafe control, into docs/security.md; PART is
+               files, races, jails or web; fetches the others on the first run
   test         format, lints, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
@@ -75,6 +77,10 @@ fn main() -> ExitCode {
             test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["acpx"] => acpx::run(),
+        ["attack", "--control", mode, directory] => attack::control(mode, directory),
+        ["attack", "--inside", ours, stage] => attack::web_inside(ours, stage, None),
+        ["attack", "--inside", ours, stage, fetch] => attack::web_inside(ours, stage, Some(fetch)),
+        ["attack", ref options @ ..] => attack::run(options),
         ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),

@@ -25,14 +25,14 @@ use rustix::process::geteuid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tempfile::TempDir;
 
-use crate::attempts::{self, Attempt, Control, PRELUDE};
+use crate::attempts::{Attempt, Control, GROUPS, PRELUDE};
 use crate::world::{MARK, Seen, World, everyone, everyone_alone, note, shown};
 
 #[test]
 fn every_attempt_is_held() {
     everyone_alone("escapes::every_attempt_is_held", || {
         let (host, world, board) = (Host::new(), World::new(), Board::default());
-        let (all, next) = (attempts::all(), AtomicUsize::new(0));
+        let (all, next) = (all_attempts(), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -122,6 +122,10 @@ fn marks_of_the_layer_cannot_be_forged() {
     });
 }
 
+fn all_attempts() -> Vec<Attempt> {
+    GROUPS.map(|(_, attempts)| attempts).concat()
+}
+
 /// How an attempt went.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -159,7 +163,7 @@ fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &Attempt) -> O
 
 /// Every attempt in jails of this world, each on a stage that was prepared for it.
 pub(crate) fn try_all(host: &Host, world: &World, prepare: impl Fn(&Stage) + Sync) -> Vec<(&'static str, Outcome)> {
-    let (all, next, outcomes) = (attempts::all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (all, next, outcomes) = (all_attempts(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -331,6 +335,7 @@ impl Stage {
             ("{PORT}", host.port.to_string()),
             ("{SOCKET}", host.socket.clone()),
             ("{MARK}", MARK.1.to_owned()),
+            ("{PROCESS}", "every_attempt_is_held".to_owned()),
             ("{HOSTNAME}", hostname),
         ];
         words.iter().fold(format!("{PRELUDE}\n{code}\n"), |text, (word, value)| text.replace(word, value))

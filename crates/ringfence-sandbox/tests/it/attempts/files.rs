@@ -80,7 +80,7 @@ attempt(found)"#,
 def seen():
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
-            if b"every_attempt_is_held" in open(path, "rb").read(): return path
+            if b"{PROCESS}" in open(path, "rb").read(): return path
         except OSError: pass
 attempt(seen)"#,
     ),

@@ -2,9 +2,9 @@
 //!
 //! A program prints `ESCAPED` when it got what it wanted, and `held` when it did not. One that does neither is wrong, and
 //! fails its test. Words in braces are filled in by the stage: `{OUT}` is a file beside the workspace, `{HOME}` a home
-//! directory, `{ROOT}` where both lie, `{MARK}` a word in the environment of the server, `{HOSTNAME}` the machine's name,
-//! `{PORT}` a port on its loopback, `{SOCKET}` an abstract socket and `{PATH}` one with a path, `{BESIDE}` a directory that
-//! is shown beside the workspace.
+//! directory, `{ROOT}` where both lie, `{MARK}` a word in the environment of the server, `{PROCESS}` one in its command line,
+//! `{HOSTNAME}` the machine's name, `{PORT}` a port on its loopback, `{SOCKET}` an abstract socket and `{PATH}` one with a
+//! path, `{BESIDE}` a directory that is shown beside the workspace.
 //!
 //! Not here: programs that use things up (`abuse.rs`).
 
@@ -45,9 +45,16 @@ const fn untried(name: &'static str, code: &'static str) -> Attempt {
     Attempt { name, control: Control::Untried, code }
 }
 
-pub(crate) fn all() -> Vec<Attempt> {
-    [files::READ, files::WRITE, powers::ALL, namespaces::ALL, kernel::ALL, network::ALL, leftovers::ALL].concat()
-}
+/// All of them, by what they are after.
+pub(crate) const GROUPS: [(&str, &[Attempt]); 7] = [
+    ("see what is not the workspace", files::READ),
+    ("change what is not the workspace", files::WRITE),
+    ("have more powers", powers::ALL),
+    ("have other namespaces and mounts", namespaces::ALL),
+    ("reach the kernel and other processes", kernel::ALL),
+    ("speak to somebody outside", network::ALL),
+    ("find what was left behind", leftovers::ALL),
+];
 
 /// Before every program.
 pub(crate) const PRELUDE: &str = r#"
