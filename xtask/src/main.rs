@@ -1,5 +1,5 @@
 //! The commands of this repository: `cargo xtask test`, `bench`, `mutants`, `screenshots`, `mcp-clients`,
-//! `conformance`, `llmock` and `acpx`.
+//! `conformance`, `faults`, `llmock` and `acpx`.
 //!
 //! They install nothing that cargo does not, but for what the last ones need, which goes below `target`, for the browser
 //! that `test --full` and `screenshots` want (`browser.rs`), and for the search engine that `test --full` asks.
@@ -11,6 +11,7 @@ mod bench_mcp;
 mod bench_search;
 mod browser;
 mod conformance;
+mod faults;
 mod live_model;
 mod llmock;
 mod mcp_clients;
@@ -27,7 +28,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str =
     "usage: cargo xtask test [--full | --model URL NAME] | bench [PART…] | bench layer | bench sandbox [--builds [PROJECT…]] |
                    bench search [DIR] | bench http | bench mcp | bench agent | mutants | mcp-clients | conformance | llmock |
-                   acpx | schemathesis | screenshots
+                   acpx | schemathesis | screenshots | faults [--every N | --full] [--only TOOL] [--json]
 
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   test         format, lints, every test, doc tests
@@ -45,6 +46,8 @@ const USAGE: &str =
                building and testing real projects, bare and in the jail; committing 10,000 files
   bench search our search and ripgrep's on the same tree
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
+  faults       kills, failing system calls, power cuts and the like in the middle of every tool, and what is left after them;
+               a sample in minutes, `--full` for every system call; the figures go into docs/faults.md
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
+        ["faults", ref words @ ..] => faults::run(words),
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),
