@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::site::must;
 
-const SIZE: u64 = 64 << 20;
+const SIZE: u64 = 32 << 20;
 
 /// Longer than the file system writes back by itself, and than a run takes.
 const OPTIONS: &str = "commit=900,errors=remount-ro";
@@ -72,12 +72,13 @@ impl Disk {
     pub(super) fn fill(&self, left: u64) -> io::Result<PathBuf> {
         let path = self.place.join("filler");
         let mut filler = File::create(&path)?;
-        let mut piece = vec![b'f'; 64 << 10];
+        let mut piece = vec![b'f'; 1 << 20];
         while !piece.is_empty() {
-            if filler.write_all(&piece).and_then(|()| filler.sync_data()).is_err() {
+            if filler.write_all(&piece).is_err() {
                 piece.truncate(piece.len() / 2);
             }
         }
+        filler.sync_all()?;
         let length = filler.metadata()?.len();
         filler.set_len(length.saturating_sub(left))?;
         filler.sync_all()?;

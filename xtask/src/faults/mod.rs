@@ -41,6 +41,9 @@ const ROOM: [u64; 8] = [0, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10, 1 <<
 /// The clock goes on by more than a year, and back by as much.
 const JUMPS: [&str; 2] = ["+400d", "-400d"];
 
+/// After so many faults it is said how many are left.
+const PROGRESS: usize = 100;
+
 /// Where files are in memory, if there is such a place.
 const MEMORY: &str = "/dev/shm";
 
@@ -170,12 +173,17 @@ fn worker(
     let disk = means.disks.then(|| Disk::new(&place.join("disk"))).transpose()?;
     let here = Place { memory: place, disk: disk.as_ref(), program };
     loop {
-        let Some(trial) = trials.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else { return Ok(()) };
+        let (next, left) = {
+            let mut trials = trials.lock().unwrap_or_else(PoisonError::into_inner);
+            (trials.pop_front(), trials.len())
+        };
+        let Some(trial) = next else { return Ok(()) };
+        if left % PROGRESS == 0 {
+            say(&format!("{left} faults left"));
+        }
         let operation = &operations[trial.operation];
-        let begun = Instant::now();
         let met = tried(operation, &known[trial.operation], &trial.fault, here)
             .map_err(|error| io::Error::other(format!("{}: {:?}: {error}", operation.name, trial.fault)))?;
-        say(&format!("DEBUG {:?} {:?} {}", begun.elapsed(), trial.fault, met.is_some()));
         let Some(found) = met else { continue };
         if operation.front != Front::Control {
             found

@@ -32,6 +32,8 @@ pub(super) struct Operation {
     pub(super) name: &'static str,
     pub(super) front: Front,
     files: Vec<(&'static str, String)>,
+    /// The run in whose state it is made.
+    run: Option<&'static str>,
     /// Calls that are made and answered before.
     first: Vec<(&'static str, Value)>,
     tool: &'static str,
@@ -46,6 +48,7 @@ pub(super) fn operations() -> Vec<Operation> {
         name,
         front: Front::Mcp,
         files: files.iter().map(|(path, content)| (*path, text(content))).collect(),
+        run: None,
         first: Vec::new(),
         tool,
         arguments,
@@ -57,7 +60,6 @@ pub(super) fn operations() -> Vec<Operation> {
         --- /dev/null\n+++ b/x/y/new.txt\n@@ -0,0 +1 @@\n+new\n\
         --- a/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n\
         --- a/d/two.txt\n+++ b/d/two.txt\n@@ -1 +1 @@\n-old\n+new\n";
-    let front_matter = "---\nschemaVersion: '1.0'\nvariables:\n  a: 1\n---\n# Text\n";
     let update = json!({"operation": "updateFrontmatter", "update": {"variables": {"set": {"b": 2}}}});
     let code = "printf new > a.txt; rm gone.txt; mkdir -p n/s; printf t > n/s/t; rm -r d";
     let two = [("a.txt", "old\n"), ("d/b.txt", "old\n")];
@@ -83,7 +85,10 @@ pub(super) fn operations() -> Vec<Operation> {
             &[("one.txt", "old\n"), ("gone.txt", "old\n"), ("d/two.txt", "old\n")],
             json!({"patch": patch}),
         ),
-        of("front matter", "apply_patch", &[("w.md", front_matter)], json!({"path": "w.md", "patch": update})),
+        Operation {
+            run: Some("one"),
+            ..of("front matter", "apply_patch", &[], json!({"path": "@state/workflow.md", "patch": update}))
+        },
         of("copy_file", "copy_file", &[("a.txt", "old\n")], json!({"from": "a.txt", "to": "b.txt"})),
         of(
             "move_file",
@@ -100,7 +105,7 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         Operation {
             // The jail's own processes are started by this one, and are not what is tried.
-            first: vec![("run_code", json!({"language": "bash", "code": "true"}))],
+            first: vec![("run_code", json!({"language": "bash", "code": "printf warm > warm.txt"}))],
             ..of(
                 "run_code",
                 "run_code",
@@ -123,7 +128,8 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 impl Operation {
-    pub(super) fn lay(&self, site: &Site) -> io::Result<()> {
+    pub(super) fn lay(&self, site: &mut Site) -> io::Result<()> {
+        self.run.map_or(Ok(()), |run| site.begin_run(run))?;
         self.files.iter().try_for_each(|(path, content)| site.write(path, content))?;
         match self.front {
             Front::Mcp => Ok(()),

@@ -15,6 +15,8 @@ pub(super) const PATIENCE: u64 = 60;
 /// What `timeout` ends with when it had to end the program.
 const TIMED_OUT: i32 = 124;
 
+const SAME_TIME: &str = "updatedAt: \"2026-01-01T00:00:00Z\"";
+
 /// Every path of a workspace but the keep, with the contents of files.
 pub(super) type Tree = Vec<(String, Option<Vec<u8>>)>;
 
@@ -22,6 +24,8 @@ pub(super) type Tree = Vec<(String, Option<Vec<u8>>)>;
 pub(super) struct Site {
     root: PathBuf,
     program: PathBuf,
+    /// The run whose state is there too.
+    run: Option<&'static str>,
 }
 
 /// How a command ended.
@@ -37,7 +41,7 @@ impl Site {
     pub(super) fn new(place: &Path, program: &Path) -> io::Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let root = place.join(format!("site-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
-        let site = Self { root, program: program.to_owned() };
+        let site = Self { root, program: program.to_owned(), run: None };
         for name in ["ws", "home", "state"] {
             fs::create_dir_all(site.root.join(name))?;
         }
@@ -56,6 +60,25 @@ impl Site {
         let path = self.workspace().join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(path, content)
+    }
+
+    /// Makes a run, and gives its `workflow.md` a time that is the same in every trial.
+    pub(super) fn begin_run(&mut self, run: &'static str) -> io::Result<()> {
+        self.run = Some(run);
+        if let Ended::Badly(why) = self.run(&["workflow", "new"])? {
+            return Err(io::Error::other(why));
+        }
+        let path = self.run_state()?.ok_or_else(|| io::Error::other("no run"))?.join("workflow.md");
+        let text = fs::read_to_string(&path)?;
+        let lines = text.lines().map(|line| if line.starts_with("updatedAt:") { SAME_TIME } else { line });
+        fs::write(path, lines.map(|line| format!("{line}\n")).collect::<String>())
+    }
+
+    /// Where the state of the run is.
+    fn run_state(&self) -> io::Result<Option<PathBuf>> {
+        let Some(run) = self.run else { return Ok(None) };
+        let mut projects = fs::read_dir(self.root.join("state/projects"))?;
+        Ok(projects.next().transpose()?.map(|project| project.path().join("runs").join(run).join("state")))
     }
 
     /// Any program, in the environment of this site and away from the terminal.
@@ -91,32 +114,44 @@ impl Site {
     }
 
     fn on_workspace(&self, mut command: Command, arguments: &[&str]) -> Command {
+        if let Some(run) = self.run {
+            command.args(["--run", run]);
+        }
         command.args(["--preset", "edits"]).args(arguments).arg("--workspace").arg(self.workspace());
         command
     }
 
+    /// What is in the workspace, and in the state of the run as `@state`.
     pub(super) fn tree(&self) -> io::Result<Tree> {
-        let workspace = self.workspace();
-        let mut found = Tree::new();
-        let mut left = vec![workspace.clone()];
-        while let Some(directory) = left.pop() {
-            for entry in fs::read_dir(&directory)? {
-                let path = entry?.path();
-                let name = path.strip_prefix(&workspace).unwrap_or(&path).display().to_string();
-                if name == ".ringfence" {
-                    continue;
-                }
-                if path.is_dir() {
-                    found.push((name, None));
-                    left.push(path);
-                } else {
-                    found.push((name, Some(fs::read(&path)?)));
-                }
-            }
+        let mut found = walked(&self.workspace(), "")?;
+        if let Some(state) = self.run_state()? {
+            found.extend(walked(&state, "@state/")?);
         }
         found.sort();
         Ok(found)
     }
+}
+
+fn walked(root: &Path, prefix: &str) -> io::Result<Tree> {
+    let mut found = Tree::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            if name == ".ringfence" {
+                continue;
+            }
+            let name = format!("{prefix}{name}");
+            if path.is_dir() {
+                found.push((name, None));
+                left.push(path);
+            } else {
+                found.push((name, Some(fs::read(&path)?)));
+            }
+        }
+    }
+    Ok(found)
 }
 
 impl Drop for Site {

@@ -70,6 +70,12 @@ impl Tracer {
         fs::read_to_string(&self.log).is_ok_and(|log| log.contains("stopped by SIGSTOP"))
     }
 
+    /// Lets the program alone. It stays as it is until somebody lets it go on.
+    pub(super) fn leave(mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
     /// What it wrote about a program that is gone.
     pub(super) fn log(mut self) -> io::Result<String> {
         self.child.wait()?;

@@ -109,8 +109,8 @@ pub(super) struct Place<'a> {
 
 /// Makes the call once with nothing in its way.
 pub(super) fn known(operation: &Operation, place: Place<'_>) -> io::Result<Known> {
-    let site = Site::new(place.memory, place.program)?;
-    operation.lay(&site)?;
+    let mut site = Site::new(place.memory, place.program)?;
+    operation.lay(&mut site)?;
     let Opened { mut talk, method, params } = operation.open(&site, None)?;
     let (before, listed_before) = (site.tree()?, listed(operation, &site)?);
     let tracer = Tracer::attach(talk.id(), &place.memory.join("trace"), Tamper::Watch)?;
@@ -133,8 +133,8 @@ pub(super) fn tried(
     place: Place<'_>,
 ) -> io::Result<Option<Found>> {
     let disk = place.disk.filter(|_| fault.needs_disk());
-    let site = Site::new(disk.map_or(place.memory, |disk| &disk.place), place.program)?;
-    operation.lay(&site)?;
+    let mut site = Site::new(disk.map_or(place.memory, |disk| &disk.place), place.program)?;
+    operation.lay(&mut site)?;
     disk.map_or(Ok(()), Disk::sync)?;
     let Some((heard, mut found)) = suffered(operation, fault, &site, disk, place.memory)? else { return Ok(None) };
     found.extend(checked(operation, known, &site, &heard)?);
@@ -166,13 +166,13 @@ fn suffered(
         (Fault::Clock(_, by), _) => fs::write(&clock, by),
         _ => Ok(()),
     };
-    let heard = match (&tracer, fault) {
+    let (heard, tracer) = match (tracer, fault) {
         (Some(tracer), Fault::ReadOnly(_) | Fault::Clock(..)) => {
             let (heard, stopped) = stopped(&talk, tracer, stop)?;
             is_met = stopped;
-            heard
+            (heard, None)
         }
-        _ => talk.answer(),
+        (tracer, _) => (talk.answer(), tracer),
     };
     let mut found = Found::new();
     if let (Fault::Power(_) | Fault::PowerAfter, Some(disk)) = (fault, disk) {
@@ -215,20 +215,24 @@ fn suffered(
 }
 
 /// Waits until the program stands still, does something meanwhile, and lets it go on. False if it was never stopped.
-fn stopped(talk: &Talk, tracer: &Tracer, meanwhile: impl FnOnce() -> io::Result<()>) -> io::Result<(Heard, bool)> {
+fn stopped(talk: &Talk, tracer: Tracer, meanwhile: impl FnOnce() -> io::Result<()>) -> io::Result<(Heard, bool)> {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(PATIENCE) {
         if tracer.has_stopped() {
             meanwhile()?;
+            // Else it would stop every other thread at its n-th call too.
+            tracer.leave()?;
             // What was stopped may be a child of the program.
             Command::new("kill").args(["-CONT", "--", &format!("-{}", talk.id())]).status()?;
             return Ok((talk.answer(), true));
         }
         if let Some(heard) = talk.answered() {
+            tracer.leave()?;
             return Ok((heard, false));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+    tracer.leave()?;
     Ok((Heard::Hung, false))
 }
 
