@@ -64,7 +64,7 @@ impl Disk {
     pub(super) fn restart(&self) -> io::Result<()> {
         self.unmount()?;
         // One says that it mended something, by its exit code.
-        let _ = must("e2fsck", &["-p".as_ref(), self.device.as_ref()]);
+        let _ = must("e2fsck", &["-f".as_ref(), "-y".as_ref(), self.device.as_ref()]);
         self.mount()
     }
 

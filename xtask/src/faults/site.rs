@@ -139,7 +139,8 @@ fn walked(root: &Path, prefix: &str) -> io::Result<Tree> {
         for entry in fs::read_dir(&directory)? {
             let path = entry?.path();
             let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            if name == ".ringfence" {
+            // The keep, and the log of a run, which has times in it.
+            if name == ".ringfence" || (name == "logs" && !prefix.is_empty()) {
                 continue;
             }
             let name = format!("{prefix}{name}");

@@ -15,7 +15,7 @@ pub(super) struct Point {
     pub(super) call: String,
     /// Which of its kind, by thread.
     pub(super) nth: usize,
-    /// Whether it is about a file, and neither a pipe, a socket nor memory.
+    /// Whether it is about a file, and neither a pipe, a socket nor memory, in every thread that makes it.
     pub(super) on_file: bool,
 }
 
@@ -157,14 +157,14 @@ pub(super) fn points(log: &str) -> Vec<Point> {
         let nth = made.entry((thread, call)).and_modify(|nth| *nth += 1).or_insert(1);
         let on_file = is_on_file(call, line);
         match points.iter_mut().find(|point| point.call == call && point.nth == *nth) {
-            Some(point) => point.on_file |= on_file,
+            Some(point) => point.on_file &= on_file,
             None => points.push(Point { call: call.to_owned(), nth: *nth, on_file }),
         }
     }
     points
 }
 
-/// Whether a call of the run failed by order, and was about a file. Nothing where none failed.
+/// Whether what failed by order was about files, in every thread. Nothing where nothing failed.
 pub(super) fn failed_on_file(log: &str) -> Option<bool> {
     let mut begun: BTreeMap<&str, &str> = BTreeMap::new();
     let mut found = None;
@@ -176,7 +176,7 @@ pub(super) fn failed_on_file(log: &str) -> Option<bool> {
         if line.contains("(INJECTED)") {
             let line = if line.contains(" resumed>") { begun.get(thread).copied().unwrap_or(line) } else { line };
             let on_file = entered(line).is_some_and(|(_, call, line)| is_on_file(call, line));
-            found = Some(found.unwrap_or(false) || on_file);
+            found = Some(found.unwrap_or(true) && on_file);
         }
     }
     found
@@ -213,7 +213,7 @@ mod tests {
     fn every_call_of_a_run_is_a_point_once() {
         let shown: Vec<String> =
             points(LOG).iter().map(|it| format!("{} {} {}", it.call, it.nth, it.on_file)).collect();
-        assert_eq!(shown, ["read 1 true", "openat 1 true", "write 1 false", "futex 1 false", "write 2 true"]);
+        assert_eq!(shown, ["read 1 false", "openat 1 true", "write 1 false", "futex 1 false", "write 2 true"]);
     }
 
     #[test]
@@ -226,6 +226,7 @@ mod tests {
                 "7 fsync(5</b> <unfinished ...>\n8 fsync(6</c>) = 0\n7 <... fsync resumed>) = -1 EIO (INJECTED)\n",
                 Some(true),
             ),
+            ("7 fsync(5</b>) = -1 EIO (INJECTED)\n8 fsync(1<pipe:[5]>) = -1 EIO (INJECTED)\n", Some(false)),
             ("7 write(1<pipe:[5]>, \"\" <unfinished ...>\n7 <... write resumed>) = -1 EIO (INJECTED)\n", Some(false)),
         ];
         for (log, expected) in cases {
