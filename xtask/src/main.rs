@@ -11,6 +11,7 @@ mod bench_mcp;
 mod bench_search;
 mod browser;
 mod conformance;
+mod faults;
 mod fetched;
 mod fuzz;
 mod live_model;
@@ -55,6 +56,8 @@ const USAGE: &str =
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   fuzz         every fuzz target, or those that are named, for a minute each or so many seconds; what fails is made small
                and put into its corpus
+  faults       kills, failing system calls, power cuts and the like in the middle of every tool, and what is left after them;
+               a sample in minutes, `--full` for every system call; the figures go into docs/faults.md
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
         ["fuzz", ref rest @ ..] => fuzz::run(rest),
+        ["faults", ref words @ ..] => faults::run(words),
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),

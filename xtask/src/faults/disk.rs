@@ -1,0 +1,112 @@
+//! A disk of its own for trials that break one: an ext4 file system in a file, mounted by a loop device.
+//!
+//! The journal of the file system goes to the file only when somebody syncs, so that a power cut takes everything that
+//! nobody synced. Only root has such disks.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::site::must;
+
+const SIZE: u64 = 32 << 20;
+
+/// Longer than the file system writes back by itself, and than a run takes.
+const OPTIONS: &str = "commit=900,errors=remount-ro";
+
+/// `FS_IOC_SHUTDOWN`, and the flag that says that nothing more is written, not even the journal.
+const SHUT_DOWN: &str =
+    r#"open(my $d, "<", $ARGV[0]) or die; my $how = pack("I", 2); ioctl($d, 0x8004587d, $how) or die "$!""#;
+
+/// How long processes that were killed may hold it.
+const RELEASED: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    image: PathBuf,
+    device: String,
+    pub(super) place: PathBuf,
+}
+
+impl Disk {
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let (image, place) = (directory.join("image"), directory.join("mounted"));
+        fs::create_dir_all(&place)?;
+        File::create(&image)?.set_len(SIZE)?;
+        let quiet = ["-q", "-F", "-m", "0"].map(OsStr::new);
+        must("mkfs.ext4", &[&quiet[..], &[image.as_os_str()]].concat())?;
+        let device = must("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
+        let disk = Self { image, device, place };
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    /// Everything so far is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        must("sync", &["--file-system".as_ref(), self.place.as_os_str()]).map(drop)
+    }
+
+    /// The power goes: what was not synced is lost.
+    pub(super) fn cut(&self) -> io::Result<()> {
+        must("perl", &["-e".as_ref(), SHUT_DOWN.as_ref(), self.place.as_os_str()]).map(drop)
+    }
+
+    /// The disk shows an error, and the kernel makes the file system read-only under whoever uses it.
+    pub(super) fn fail(&self) -> io::Result<()> {
+        let name = self.device.trim_start_matches("/dev/");
+        fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "tried by a fault trial\n")
+    }
+
+    /// It is there again, as after a start of the machine.
+    pub(super) fn restart(&self) -> io::Result<()> {
+        self.unmount()?;
+        // One says that it mended something, by its exit code.
+        let _ = must("e2fsck", &["-f".as_ref(), "-y".as_ref(), self.device.as_ref()]);
+        self.mount()
+    }
+
+    /// Takes all room but so many bytes, until the file that has it is removed.
+    pub(super) fn fill(&self, left: u64) -> io::Result<PathBuf> {
+        let path = self.place.join("filler");
+        let mut filler = File::create(&path)?;
+        let mut piece = vec![b'f'; 1 << 20];
+        while !piece.is_empty() {
+            if filler.write_all(&piece).is_err() {
+                piece.truncate(piece.len() / 2);
+            }
+        }
+        filler.sync_all()?;
+        let length = filler.metadata()?.len();
+        filler.set_len(length.saturating_sub(left))?;
+        filler.sync_all()?;
+        Ok(path)
+    }
+
+    fn mount(&self) -> io::Result<()> {
+        let options = ["-t", "ext4", "-o", OPTIONS, &self.device].map(OsStr::new);
+        must("mount", &[&options[..], &[self.place.as_os_str()]].concat()).map(drop)
+    }
+
+    fn unmount(&self) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            match must("umount", &[self.place.as_os_str()]) {
+                Err(error) if begun.elapsed() > RELEASED => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // There is nobody left to be told.
+        let _ = self.unmount();
+        let _ = must("losetup", &["--detach".as_ref(), self.device.as_ref()]);
+        let _ = fs::remove_file(&self.image);
+    }
+}

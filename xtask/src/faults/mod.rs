@@ -1,0 +1,252 @@
+//! `cargo xtask faults`: every tool that changes something, with a fault in the middle of its call.
+//!
+//! A program of ours is started, and waits. Then its call is made, and at one of its system calls it is killed, or the call
+//! fails, or the power goes, the disk turns read-only or the clock jumps; or there is hardly any room. `trial.rs` says what is
+//! looked at afterwards. A naive write goes through the same trials and must not come out whole: else they prove nothing.
+//!
+//! It needs `strace`, and leave to follow other processes. Disks that break need root and a loop device; a clock that jumps
+//! needs `faketime`, which is installed where it can be. What cannot be tried is said.
+
+mod disk;
+mod operations;
+mod site;
+mod strace;
+mod table;
+mod talk;
+mod trial;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use std::{fs, io, thread};
+
+use disk::Disk;
+use operations::{FAKE_CLOCK, Front, Operation, operations};
+use strace::Point;
+use table::Figures;
+use trial::{Fault, Known, Place, known, tried};
+
+use crate::{root, say};
+
+/// Without `--every`, so many points stand for one that is tried.
+const EVERY: usize = 40;
+
+const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EMFILE", "EINTR", "EDQUOT"];
+
+/// Bytes that are left on a full disk.
+const ROOM: [u64; 5] = [0, 4 << 10, 32 << 10, 256 << 10, 2 << 20];
+
+/// The clock goes on by more than a year, and back by as much.
+const JUMPS: [&str; 2] = ["+400d", "-400d"];
+
+/// After so many faults it is said how many are left.
+const PROGRESS: usize = 100;
+
+/// Where files are in memory, if there is such a place.
+const MEMORY: &str = "/dev/shm";
+
+const USAGE: &str = "usage: cargo xtask faults [--every N | --full] [--only TOOL] [--json]";
+
+#[derive(Debug)]
+struct Options {
+    every: usize,
+    only: Option<String>,
+    json: bool,
+}
+
+/// What this machine lets us break.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    disks: bool,
+    clock: bool,
+}
+
+#[derive(Debug)]
+struct Trial {
+    operation: usize,
+    fault: Fault,
+}
+
+/// False if something was wrong after a fault, or nothing was wrong with the control.
+pub(crate) fn run(words: &[&str]) -> bool {
+    let Some(options) = Options::of(words) else {
+        say(USAGE);
+        return false;
+    };
+    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let memory = Some(Path::new(MEMORY)).filter(|memory| memory.is_dir()).map(Path::to_owned);
+    let place =
+        memory.unwrap_or_else(|| root().join("target/tmp")).join(format!("ringfence-faults-{}", std::process::id()));
+    let done = all(&options, &place);
+    // What cannot be removed is in the way of nobody.
+    let _ = fs::remove_dir_all(&place);
+    done.unwrap_or_else(|error| {
+        say(&format!("the faults cannot be tried: {error}"));
+        false
+    })
+}
+
+impl Options {
+    fn of(words: &[&str]) -> Option<Self> {
+        let mut options = Self { every: EVERY, only: None, json: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--full" => options.every = 1,
+                "--every" => options.every = words.next()?.parse().ok().filter(|every| *every > 0)?,
+                "--only" => options.only = Some((*words.next()?).to_owned()),
+                "--json" => options.json = true,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+
+    /// The command as it was typed, for whoever repeats it.
+    fn command(&self) -> String {
+        match self.every {
+            EVERY => "cargo xtask faults".to_owned(),
+            1 => "cargo xtask faults --full".to_owned(),
+            every => format!("cargo xtask faults --every {every}"),
+        }
+    }
+}
+
+fn all(options: &Options, place: &Path) -> io::Result<bool> {
+    let begun = Instant::now();
+    let program = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let program = program.join("debug/ringfence");
+    let means = Means::find()?;
+    fs::create_dir_all(place)?;
+    let mut operations = operations();
+    operations.retain(|operation| options.only.as_ref().is_none_or(|only| operation.name == only));
+    let here = Place { memory: place, disk: None, program: &program };
+    let known: Vec<Known> = operations.iter().map(|operation| known(operation, here)).collect::<io::Result<_>>()?;
+    let trials: VecDeque<Trial> = known
+        .iter()
+        .enumerate()
+        .flat_map(|(number, known)| {
+            faults(&known.points, options.every, means).into_iter().map(move |fault| Trial { operation: number, fault })
+        })
+        .collect();
+    let points: usize = known.iter().map(|known| known.points.len()).sum();
+    say(&format!("{points} system calls in {} calls; {} faults to try", operations.len(), trials.len()));
+    let figures =
+        Mutex::new(Figures::new(operations.iter().map(|operation| (operation.name, operation.front)).collect()));
+    let trials = Mutex::new(trials);
+    // Each waits for its programs more than it works.
+    let workers = 2 * thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let work = |number: usize| {
+            let (operations, known, figures, trials, program) = (&operations, &known, &figures, &trials, &program);
+            let place = place.join(format!("worker-{number}"));
+            scope.spawn(move || worker(&place, program, means, (operations, known), trials, figures))
+        };
+        let workers: Vec<_> = (0..workers).map(work).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker failed"))))
+    })?;
+    let figures = figures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    say(&format!("{} seconds", begun.elapsed().as_secs()));
+    table::show(&figures, &options.command(), options.json)?;
+    if options.only.is_none() {
+        table::write_down(&figures, &options.command(), means.missing())?;
+    }
+    Ok(figures.are_good(means.disks))
+}
+
+/// Tries one fault after the other until none is left.
+fn worker(
+    place: &Path,
+    program: &Path,
+    means: Means,
+    (operations, known): (&[Operation], &[Known]),
+    trials: &Mutex<VecDeque<Trial>>,
+    figures: &Mutex<Figures>,
+) -> io::Result<()> {
+    fs::create_dir_all(place)?;
+    let disk = means.disks.then(|| Disk::new(&place.join("disk"))).transpose()?;
+    let here = Place { memory: place, disk: disk.as_ref(), program };
+    loop {
+        let (next, left) = {
+            let mut trials = trials.lock().unwrap_or_else(PoisonError::into_inner);
+            (trials.pop_front(), trials.len())
+        };
+        let Some(trial) = next else { return Ok(()) };
+        if left % PROGRESS == 0 {
+            say(&format!("{left} faults left"));
+        }
+        let operation = &operations[trial.operation];
+        let met = tried(operation, &known[trial.operation], &trial.fault, here)
+            .map_err(|error| io::Error::other(format!("{}: {:?}: {error}", operation.name, trial.fault)))?;
+        let Some(found) = met else { continue };
+        if operation.front != Front::Control {
+            found
+                .iter()
+                .for_each(|(wrong, why)| say(&format!("{}: {:?}: {wrong:?}: {why}", operation.name, trial.fault)));
+        }
+        figures.lock().unwrap_or_else(PoisonError::into_inner).count(trial.operation, trial.fault.name(), &found);
+    }
+}
+
+/// The faults of one call, with every so many of its points.
+fn faults(points: &[Point], every: usize, means: Means) -> Vec<Fault> {
+    let some = |offset: usize| points.iter().skip(offset % every).step_by(every).cloned();
+    let on_files: Vec<&Point> = points.iter().filter(|point| point.on_file).collect();
+    let mut faults: Vec<Fault> = some(0).map(Fault::Kill).collect();
+    for (number, error) in ERRORS.into_iter().enumerate() {
+        let offset = number * every / ERRORS.len();
+        faults.extend(on_files.iter().skip(offset).step_by(every).map(|point| Fault::Fail((*point).clone(), error)));
+    }
+    if means.disks {
+        faults.extend(some(every / 2).map(Fault::Power));
+        faults.push(Fault::PowerAfter);
+        faults.extend(ROOM.map(Fault::Full));
+        faults.extend(some(every / 3).map(Fault::ReadOnly));
+    }
+    if means.clock {
+        let jumps = JUMPS.into_iter().enumerate();
+        faults.extend(jumps.flat_map(|(number, jump)| {
+            some(every / 4 + number * every / 2).map(move |point| Fault::Clock(point, jump))
+        }));
+    }
+    faults
+}
+
+impl Means {
+    fn find() -> io::Result<Self> {
+        if !has("strace", &["-V"]) {
+            return Err(io::Error::other("strace is not on this machine: install it with `apt-get install strace`"));
+        }
+        let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+        if is_root && !Path::new(FAKE_CLOCK).exists() {
+            // Whether it is there is what counts.
+            let _ = has("apt-get", &["install", "-y", "--no-install-recommends", "faketime"]);
+        }
+        let disks = is_root && has("mkfs.ext4", &["-V"]) && has("losetup", &["--version"]) && has("perl", &["-v"]);
+        let means = Self { disks, clock: Path::new(FAKE_CLOCK).exists() };
+        means.missing().iter().for_each(|missing| say(missing));
+        Ok(means)
+    }
+
+    fn missing(self) -> Vec<&'static str> {
+        let disks = "not tried: power cuts, full disks and disks that turn read-only, which need root, ext4, loop devices and perl";
+        let clock = "not tried: a clock that jumps, which needs faketime";
+        [(self.disks, disks), (self.clock, clock)]
+            .into_iter()
+            .filter(|(is_had, _)| !is_had)
+            .map(|(_, what)| what)
+            .collect()
+    }
+}
+
+fn has(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}

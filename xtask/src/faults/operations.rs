@@ -1,0 +1,250 @@
+//! What is tried: one call of every tool that changes something, a prompt of the agent, and a control that is unsafe.
+
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
+
+use serde_json::{Value, json};
+
+use super::site::Site;
+use super::talk::{Heard, Talk};
+
+/// Made by a call that was answered before the fault. It must be there ever after.
+pub(super) const ACKNOWLEDGED: (&str, &str) = ("acknowledged.txt", "this was answered\n");
+
+/// What the agent says when it is done, in its script.
+pub(super) const LAST_WORDS: &str = "The line is there.";
+
+/// The way that most programs write a file: over the old contents, and not synced.
+const NAIVE: &str = r#"read -r line && cat "$1" > "$2" && echo '{"id": 1, "result": {}}'"#;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    Mcp,
+    /// The agent with a script, for an editor.
+    Acp,
+    /// No front of ours: a shell that writes a file.
+    Control,
+}
+
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) name: &'static str,
+    pub(super) front: Front,
+    files: Vec<(&'static str, String)>,
+    /// The run in whose state it is made.
+    run: Option<&'static str>,
+    /// Calls that are made and answered before.
+    first: Vec<(&'static str, Value)>,
+    tool: &'static str,
+    arguments: Value,
+    /// The command that takes it back.
+    pub(super) back: &'static str,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    let text = |text: &str| text.to_owned();
+    let of = |name, tool, files: &[(&'static str, &str)], arguments| Operation {
+        name,
+        front: Front::Mcp,
+        files: files.iter().map(|(path, content)| (*path, text(content))).collect(),
+        run: None,
+        first: Vec::new(),
+        tool,
+        arguments,
+        back: "undo",
+    };
+    // More than one write takes.
+    let big = "n".repeat((1 << 20) + 500);
+    let patch = "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-old\n+new\n\
+        --- /dev/null\n+++ b/x/y/new.txt\n@@ -0,0 +1 @@\n+new\n\
+        --- a/gone.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n\
+        --- a/d/two.txt\n+++ b/d/two.txt\n@@ -1 +1 @@\n-old\n+new\n";
+    let update = json!({"operation": "updateFrontmatter", "update": {"variables": {"set": {"b": 2}}}});
+    let code = "printf new > a.txt; rm gone.txt; mkdir -p n/s; printf t > n/s/t; rm -r d";
+    let two = [("a.txt", "old\n"), ("d/b.txt", "old\n")];
+    let both = json!({"patch": "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-old\n+new\n--- d/b.txt\n+++ d/b.txt\n@@ -1 +1 @@\n-old\n+new\n"});
+    vec![
+        of("write_file", "write_file", &[("a.txt", "old\n")], json!({"path": "a.txt", "content": big})),
+        of(
+            "write_file, new",
+            "write_file",
+            &[],
+            json!({"path": "x/y/new.txt", "content": "new\n", "createDirs": true}),
+        ),
+        of("append_file", "append_file", &[("log.txt", "first\n")], json!({"path": "log.txt", "content": "second\n"})),
+        of(
+            "edit_file",
+            "edit_file",
+            &[("d/a.txt", "one\ntwo\nthree\n")],
+            json!({"path": "d/a.txt", "oldText": "two", "newText": "2"}),
+        ),
+        of(
+            "apply_patch",
+            "apply_patch",
+            &[("one.txt", "old\n"), ("gone.txt", "old\n"), ("d/two.txt", "old\n")],
+            json!({"patch": patch}),
+        ),
+        Operation {
+            run: Some("one"),
+            ..of("front matter", "apply_patch", &[], json!({"path": "@state/workflow.md", "patch": update}))
+        },
+        of("copy_file", "copy_file", &[("a.txt", "old\n")], json!({"from": "a.txt", "to": "b.txt"})),
+        of(
+            "move_file",
+            "move_file",
+            &[("d/from.txt", "source\n"), ("to.txt", "target\n")],
+            json!({"from": "d/from.txt", "to": "to.txt", "overwrite": true}),
+        ),
+        of("create_directory", "create_directory", &[("a.txt", "old\n")], json!({"path": "x"})),
+        of(
+            "delete_file",
+            "delete_file",
+            &[("d/a.txt", "a\n"), ("d/e/b.txt", "b\n"), ("keep.txt", "keep\n")],
+            json!({"path": "d", "recursive": true}),
+        ),
+        Operation {
+            // The jail's own processes are started by this one, and are not what is tried.
+            first: vec![("run_code", json!({"language": "bash", "code": "printf warm > warm.txt"}))],
+            ..of(
+                "run_code",
+                "run_code",
+                &[("a.txt", "old\n"), ("gone.txt", "old\n"), ("d/e/b.txt", "b\n")],
+                json!({"language": "bash", "code": code}),
+            )
+        },
+        Operation { first: vec![("apply_patch", both.clone())], back: "redo", ..of("undo", "undo", &two, json!({})) },
+        Operation { first: vec![("apply_patch", both), ("undo", json!({}))], ..of("redo", "redo", &two, json!({})) },
+        Operation {
+            front: Front::Acp,
+            ..of("agent, with the store", "session/prompt", &[("log.txt", "first\n")], Value::Null)
+        },
+        Operation {
+            front: Front::Control,
+            files: vec![("a.txt", "o".repeat(big.len()))],
+            ..of("a naive write", "", &[], json!(big))
+        },
+    ]
+}
+
+impl Operation {
+    pub(super) fn lay(&self, site: &mut Site) -> io::Result<()> {
+        self.run.map_or(Ok(()), |run| site.begin_run(run))?;
+        self.files.iter().try_for_each(|(path, content)| site.write(path, content))?;
+        match self.front {
+            Front::Mcp => Ok(()),
+            Front::Acp => {
+                let call = json!({"calls": [{"name": "append_file", "arguments": {"path": "log.txt", "content": "second\n"}}]});
+                let write = json!({"calls": [{"name": "write_file", "arguments": {
+                    "path": ACKNOWLEDGED.0, "content": ACKNOWLEDGED.1}}]});
+                let (done, last) = (json!({"text": "Done."}), json!({"text": LAST_WORDS}));
+                fs::write(site.root().join("home/script.jsonl"), format!("{write}\n{done}\n{call}\n{last}\n"))
+            }
+            Front::Control => {
+                fs::write(site.root().join("new"), self.arguments.as_str().unwrap_or_default())?;
+                site.write(ACKNOWLEDGED.0, ACKNOWLEDGED.1)
+            }
+        }
+    }
+
+    /// Starts the program, and does everything that comes before the call that is tried.
+    pub(super) fn open(&self, site: &Site, clock: Option<&Path>) -> io::Result<Opened> {
+        let mut command = match self.front {
+            Front::Mcp => site.ringfence(&["mcp"]),
+            Front::Acp => site.ringfence(&["acp", "--script", "script.jsonl"]),
+            Front::Control => {
+                let mut command = site.command("sh");
+                command.args(["-c", NAIVE, "sh"]).arg(site.root().join("new")).arg(site.workspace().join("a.txt"));
+                command
+            }
+        };
+        if let Some(clock) = clock {
+            fake_clock(&mut command, clock);
+        }
+        let mut talk = Talk::start(command)?;
+        let (method, params) = match self.front {
+            Front::Mcp => {
+                let client = json!({"name": "faults", "version": "1"});
+                let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+                good(talk.request("initialize", &hello))?;
+                talk.tell(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+                let acknowledged = json!({"path": ACKNOWLEDGED.0, "content": ACKNOWLEDGED.1});
+                good(talk.request("tools/call", &call("write_file", &acknowledged)))?;
+                for (tool, arguments) in &self.first {
+                    good(talk.request("tools/call", &call(tool, arguments)))?;
+                }
+                ("tools/call", call(self.tool, &self.arguments))
+            }
+            Front::Acp => {
+                good(talk.request("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})))?;
+                let session = good(talk.request("session/new", &json!({"cwd": site.workspace(), "mcpServers": []})))?;
+                let say = json!({"sessionId": session["sessionId"], "prompt": [{"type": "text", "text": "go on"}]});
+                good(talk.request("session/prompt", &say))?;
+                ("session/prompt", say)
+            }
+            Front::Control => ("", Value::Null),
+        };
+        Ok(Opened { talk, method, params })
+    }
+}
+
+/// A program that waits for the call that is tried.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) talk: Talk,
+    pub(super) method: &'static str,
+    pub(super) params: Value,
+}
+
+pub(super) fn call(tool: &str, arguments: &Value) -> Value {
+    json!({"name": tool, "arguments": arguments})
+}
+
+/// What an answer says about the change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    Made,
+    NotMade,
+    /// It says that it does not know, or that the call was carried out and something else went wrong.
+    Unknown,
+}
+
+/// What an answer says: a result with what a tool returns, or with the error that it returns, or an error of the protocol.
+pub(super) fn claim(answer: &Value) -> Claim {
+    let result = &answer["result"];
+    if let Some(error) = answer.get("error") {
+        return if error.to_string().contains("was carried out") { Claim::Unknown } else { Claim::NotMade };
+    }
+    if result["isError"] != true {
+        // A program ran, and what it changed was not kept.
+        let is_dropped = result["structuredContent"]["committed"] == false;
+        return if is_dropped { Claim::NotMade } else { Claim::Made };
+    }
+    let reply: Value =
+        result["content"][0]["text"].as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    match &reply["error"]["details"]["committed"] {
+        Value::Bool(true) => Claim::Made,
+        Value::String(_) => Claim::Unknown,
+        _ => Claim::NotMade,
+    }
+}
+
+/// The result of a request that must go well for a trial to begin.
+fn good(heard: Heard) -> io::Result<Value> {
+    match heard {
+        Heard::Answer(answer) if claim(&answer) == Claim::Made => Ok(answer["result"].clone()),
+        other => Err(io::Error::other(format!("before the fault: {other:.500?}"))),
+    }
+}
+
+/// Where Debian has the library that shows programs another time.
+pub(super) const FAKE_CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// The program takes the time from a file that says how far it is off.
+fn fake_clock(command: &mut Command, clock: &Path) {
+    command
+        .env("LD_PRELOAD", FAKE_CLOCK)
+        .env("FAKETIME_TIMESTAMP_FILE", clock)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+}

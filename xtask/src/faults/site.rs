@@ -1,0 +1,172 @@
+//! A workspace, a home and a state directory for one trial, and the programs that are run in them.
+//!
+//! Nothing of whoever runs this is read or written. What is made goes when the trial is over.
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io};
+
+/// Seconds after which a program that should have ended hangs.
+pub(super) const PATIENCE: u64 = 60;
+
+/// What `timeout` ends with when it had to end the program.
+const TIMED_OUT: i32 = 124;
+
+const SAME_TIME: &str = "updatedAt: \"2026-01-01T00:00:00Z\"";
+
+/// Every path of a workspace but the keep, with the contents of files.
+pub(super) type Tree = Vec<(String, Option<Vec<u8>>)>;
+
+#[derive(Debug)]
+pub(super) struct Site {
+    root: PathBuf,
+    program: PathBuf,
+    /// The run whose state is there too.
+    run: Option<&'static str>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Well(String),
+    Badly(String),
+    Hung,
+}
+
+impl Site {
+    /// A new one below a directory.
+    pub(super) fn new(place: &Path, program: &Path) -> io::Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let root = place.join(format!("site-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let site = Self { root, program: program.to_owned(), run: None };
+        for name in ["ws", "home", "state"] {
+            fs::create_dir_all(site.root.join(name))?;
+        }
+        Ok(site)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn workspace(&self) -> PathBuf {
+        self.root.join("ws")
+    }
+
+    pub(super) fn write(&self, path: &str, content: &str) -> io::Result<()> {
+        let path = self.workspace().join(path);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(path, content)
+    }
+
+    /// Makes a run, and gives its `workflow.md` a time that is the same in every trial.
+    pub(super) fn begin_run(&mut self, run: &'static str) -> io::Result<()> {
+        self.run = Some(run);
+        if let Ended::Badly(why) = self.run(&["workflow", "new"])? {
+            return Err(io::Error::other(why));
+        }
+        let path = self.run_state()?.ok_or_else(|| io::Error::other("no run"))?.join("workflow.md");
+        let text = fs::read_to_string(&path)?;
+        let lines = text.lines().map(|line| if line.starts_with("updatedAt:") { SAME_TIME } else { line });
+        fs::write(path, lines.map(|line| format!("{line}\n")).collect::<String>())
+    }
+
+    /// Where the state of the run is.
+    fn run_state(&self) -> io::Result<Option<PathBuf>> {
+        let Some(run) = self.run else { return Ok(None) };
+        let mut projects = fs::read_dir(self.root.join("state/projects"))?;
+        Ok(projects.next().transpose()?.map(|project| project.path().join("runs").join(run).join("state")))
+    }
+
+    /// Any program, in the environment of this site and away from the terminal.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .env("HOME", self.root.join("home"))
+            .env("RINGFENCE_STATE_DIR", self.root.join("state"))
+            .current_dir(self.root.join("home"))
+            .stdin(Stdio::null())
+            .process_group(0);
+        command
+    }
+
+    /// Our program on the workspace.
+    pub(super) fn ringfence(&self, arguments: &[&str]) -> Command {
+        self.on_workspace(self.command(&self.program), arguments)
+    }
+
+    /// Runs our program to its end.
+    pub(super) fn run(&self, arguments: &[&str]) -> io::Result<Ended> {
+        let mut command = self.command("timeout");
+        command.args(["--kill-after=5", &PATIENCE.to_string()]).arg(&self.program);
+        let Output { status, stdout, stderr } = self.on_workspace(command, arguments).output()?;
+        let said = String::from_utf8_lossy(&stdout).into_owned();
+        Ok(match status.code() {
+            Some(0) => Ended::Well(said),
+            Some(TIMED_OUT) => Ended::Hung,
+            _ => Ended::Badly(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr))),
+        })
+    }
+
+    fn on_workspace(&self, mut command: Command, arguments: &[&str]) -> Command {
+        if let Some(run) = self.run {
+            command.args(["--run", run]);
+        }
+        command.args(["--preset", "edits"]).args(arguments).arg("--workspace").arg(self.workspace());
+        command
+    }
+
+    /// What is in the workspace, and in the state of the run as `@state`.
+    pub(super) fn tree(&self) -> io::Result<Tree> {
+        let mut found = walked(&self.workspace(), "")?;
+        if let Some(state) = self.run_state()? {
+            found.extend(walked(&state, "@state/")?);
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+fn walked(root: &Path, prefix: &str) -> io::Result<Tree> {
+    let mut found = Tree::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            // The keep, and the log of a run, which has times in it.
+            if name == ".ringfence" || (name == "logs" && !prefix.is_empty()) {
+                continue;
+            }
+            let name = format!("{prefix}{name}");
+            if path.is_dir() {
+                found.push((name, None));
+                left.push(path);
+            } else {
+                found.push((name, Some(fs::read(&path)?)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // What cannot be removed is in the way of nobody.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Runs a command of the system, which must succeed.
+pub(super) fn must(program: &str, arguments: &[&OsStr]) -> io::Result<String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(io::Error::other(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))),
+    }
+}
