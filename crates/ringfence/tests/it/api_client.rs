@@ -170,8 +170,18 @@ impl Caller<'_> {
 
     /// Waits until a request waits, and gives it.
     pub(crate) fn request(&self) -> Value {
+        self.request_that(|_| true)
+    }
+
+    /// The same for a request of one session.
+    pub(crate) fn request_of(&self, session: &str) -> Value {
+        self.request_that(|request| request["session"] == session)
+    }
+
+    fn request_that(&self, is_it: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..600 {
-            if let Some(request) = self.get("/v1/approvals")["requests"].as_array().unwrap().first() {
+            let all = self.get("/v1/approvals")["requests"].clone();
+            if let Some(request) = all.as_array().unwrap().iter().find(|request| is_it(request)) {
                 return request.clone();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -185,8 +195,13 @@ impl Caller<'_> {
 
     /// A stream of events, to be read.
     pub(crate) fn events(&self, path: &str) -> Events {
+        self.events_with(path, &[])
+    }
+
+    pub(crate) fn events_with(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let token = format!("Bearer {}", self.token);
-        let stream = self.server.open("GET", path, &[("Authorization", &token)], None);
+        let headers = [&[("Authorization", token.as_str())], headers].concat();
+        let stream = self.server.open("GET", path, &headers, None);
         let mut lines = BufReader::new(stream);
         let mut status = String::new();
         lines.read_line(&mut status).unwrap();
@@ -221,6 +236,13 @@ impl Events {
                 return (kind, serde_json::from_str(data).unwrap());
             }
         }
+    }
+
+    /// What comes until the stream ends, or says that it goes on.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        while self.lines.read_line(&mut rest).unwrap() > 0 && !rest.contains(": ping") {}
+        rest
     }
 
     /// The next event of a kind.

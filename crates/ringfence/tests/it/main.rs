@@ -10,6 +10,7 @@ mod agent_chat;
 mod agent_crash;
 mod api;
 mod api_client;
+mod api_walls;
 mod approval_table;
 mod audit;
 mod browser;
