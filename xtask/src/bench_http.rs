@@ -1,13 +1,20 @@
-//! `cargo xtask bench http`: what the API of `ringfence serve` costs beside a call in the same process, with one session and
-//! with 200 at once, and what an idle session takes of memory.
+//! `cargo xtask bench http`: what the API of `ringfence serve` costs beside the same call in one process, with one session and
+//! with more at once, and what an idle session takes of memory.
+//!
+//! The two sides take turns, a round each, so that whatever else the machine does meets both. Each makes as many calls in a
+//! round, on one host with as many sessions; whoever calls the API is on the same machine.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::server::{Served, text_of};
-use crate::{root, say};
+use crate::{cargo, root, say};
 
 const SESSIONS: usize = 200;
 const CALLS: usize = 4_000;
+const ROUNDS: usize = 9;
 
 /// False where nothing could be measured.
 pub(crate) fn run() -> bool {
@@ -16,8 +23,10 @@ pub(crate) fn run() -> bool {
         say("the server did not start");
         return false;
     };
-    let Some(token) = served.agent_token("bench") else { return false };
-    say("reads of 4 KiB through the API (`cargo xtask bench agent` has the same call in one process)");
+    let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcess::start(&place)) else {
+        say("there is nobody to call");
+        return false;
+    };
     let Some(before) = served.resident() else { return false };
     let Some(sessions) = (0..SESSIONS).map(|_| begin(&served, &token)).collect::<Option<Vec<_>>>() else {
         say("a session could not be begun");
@@ -25,38 +34,104 @@ pub(crate) fn run() -> bool {
     };
     let Some(after) = served.resident() else { return false };
     say(&format!(
-        "memory of an idle session: {:.1} KiB ({SESSIONS} sessions)",
+        "memory of an idle session: {:.1} KiB ({SESSIONS} sessions)\n\n\
+         reads of 4 KiB, {CALLS} calls a round, {ROUNDS} rounds of each in turn; the median round\n",
         (after - before) as f64 / SESSIONS as f64
     ));
+    say("sessions  where           calls/s       p50       p99");
     for at_once in [1, 8, SESSIONS] {
         let Some(sessions) = sessions.get(..at_once) else { return false };
-        let mut rounds: Vec<(f64, Duration, Duration)> = Vec::new();
-        for _ in 0..5 {
-            let Some(round) = round(&served, &token, sessions) else {
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (Some(inside), Some(outside)) = (own.round(at_once), round(&served, &token, sessions)) else {
                 say("a call failed");
                 return false;
             };
-            rounds.push(round);
+            here.push(inside);
+            there.push(outside);
         }
-        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (Some(best), Some(median)) = (rounds.last(), rounds.get(rounds.len() / 2)) else { return false };
+        let (Some(here), Some(there)) = (median(here), median(there)) else { return false };
+        say(&format!("{at_once:>8}  in one process {}", here.said()));
+        say(&format!("{at_once:>8}  by the API     {}", there.said()));
+        let times = |ours: Duration, theirs: Duration| theirs.as_secs_f64() / ours.as_secs_f64();
         say(&format!(
-            "{at_once:3} sessions at once: {:.0} calls a second at best, {:.0} by the median; p50 {:.2} ms, p99 {:.2} ms",
-            best.0,
-            median.0,
-            median.1.as_secs_f64() * 1e3,
-            median.2.as_secs_f64() * 1e3,
+            "{at_once:>8}  ratio          {:7.2}  {:7.1} ×  {:7.1} ×",
+            there.a_second / here.a_second,
+            times(here.half, there.half),
+            times(here.most, there.most)
         ));
     }
     true
+}
+
+/// What a round took.
+struct Round {
+    a_second: f64,
+    /// Of a call: of the half of them, and of all but one in a hundred.
+    half: Duration,
+    most: Duration,
+}
+
+impl Round {
+    fn said(&self) -> String {
+        let [half, most] = [self.half, self.most].map(|time| time.as_secs_f64() * 1e3);
+        format!("{:7.0}  {half:6.3} ms  {most:6.3} ms", self.a_second)
+    }
+}
+
+/// The round in the middle, by calls a second.
+fn median(mut rounds: Vec<Round>) -> Option<Round> {
+    rounds.sort_by(|a, b| a.a_second.total_cmp(&b.a_second));
+    let middle = rounds.len() / 2;
+    rounds.into_iter().nth(middle)
+}
+
+/// The bench `in_process`, until it is dropped.
+struct InProcess {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        // It ends when it is told no more.
+        self.input.take();
+        let _ = self.child.wait();
+    }
+}
+
+impl InProcess {
+    /// Builds it and starts it on the workspace of the server, with a state of its own.
+    fn start(place: &Path) -> Option<Self> {
+        let state = place.join("own-state");
+        // It is not there the first time.
+        let _ = std::fs::remove_dir_all(&state);
+        std::fs::create_dir_all(&state).ok()?;
+        let mut command = cargo();
+        command.args(["bench", "--quiet", "--package", "ringfence", "--bench", "in_process", "--"]);
+        command.arg(place.join("workspace")).arg(&state).current_dir(root());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take()?));
+        Some(Self { child, input, output })
+    }
+
+    fn round(&mut self, at_once: usize) -> Option<Round> {
+        writeln!(self.input.as_mut()?, "{at_once} {CALLS}").ok()?;
+        let mut line = String::new();
+        self.output.read_line(&mut line).ok()?;
+        let mut nanos = line.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
+        let [took, half, most] = [nanos.next()??, nanos.next()??, nanos.next()??];
+        Some(Round { a_second: (CALLS / at_once * at_once) as f64 / took.as_secs_f64(), half, most })
+    }
 }
 
 fn begin(served: &Served, token: &str) -> Option<String> {
     text_of(&served.connect()?.post("/v1/sessions", token, "{}")?, "id")
 }
 
-/// Calls a second, and the times of the half and of all but one in a hundred.
-fn round(served: &Served, token: &str, sessions: &[String]) -> Option<(f64, Duration, Duration)> {
+/// The same by the API, each session on a connection that is kept.
+fn round(served: &Served, token: &str, sessions: &[String]) -> Option<Round> {
     let each = CALLS / sessions.len();
     let start = Instant::now();
     let times = std::thread::scope(|scope| {
@@ -83,5 +158,5 @@ fn round(served: &Served, token: &str, sessions: &[String]) -> Option<(f64, Dura
     let mut times: Vec<Duration> = times.into_iter().flatten().collect();
     times.sort_unstable();
     let at = |part: usize| times.get(times.len() * part / 100).copied();
-    Some((times.len() as f64 / took.as_secs_f64(), at(50)?, at(99)?))
+    Some(Round { a_second: times.len() as f64 / took.as_secs_f64(), half: at(50)?, most: at(99)? })
 }

@@ -37,7 +37,7 @@ const USAGE: &str =
   bench        what the fence costs; PART is read, write, list or large
   bench layer  showing programs the workspace, and committing what they left
   bench agent  the loop's own cost of a step, and the memory of a long session
-  bench http   the API of the server, with one session and with many
+  bench http   the API of the server beside the call in one process, with one session and with many
   bench mcp    our MCP server and two others with the same client
   bench sandbox
                starting programs: bare, in our jail, in other sandboxes
@@ -101,15 +101,19 @@ fn root() -> PathBuf {
 
 /// Runs cargo; false if it failed.
 fn run(arguments: &[&str], settings: &[(&str, &str)]) -> bool {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     say(&format!("cargo {}", arguments.join(" ")));
-    match Command::new(cargo).args(arguments).envs(settings.iter().copied()).status() {
+    match cargo().args(arguments).envs(settings.iter().copied()).status() {
         Ok(status) => status.success(),
         Err(error) => {
             say(&format!("cargo cannot be run: {error}"));
             false
         }
     }
+}
+
+/// The very program that started us.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 #[expect(clippy::print_stderr, reason = "this is what a command is for")]
