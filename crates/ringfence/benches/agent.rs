@@ -2,12 +2,18 @@
 //!
 //! `cargo xtask bench agent` runs it. The model answers at once with a call of `read_file`, a thousand times; the same
 //! calls are made without the loop in between, interleaved. The difference is the loop's: history, events, the ledger and
-//! the session that is kept. Then the memory of the process, before and after.
+//! the session that is kept.
+//!
+//! Then what a session of as many steps weighs, with a server on loopback that is sent the whole history each time: in a
+//! process of its own, because memory that an earlier round gave back is used again and would not be seen.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
 #![allow(clippy::disallowed_methods, reason = "it sets up what is measured, and reads what the kernel says of it")]
 
-use std::process::ExitCode;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,13 +21,16 @@ use std::time::{Duration, Instant};
 use ringfence::approve::nobody;
 use ringfence::config::{Environment, Flags, Variables, load};
 use ringfence::sessions::Sessions;
+use ringfence::store::STORE_FILE;
 use ringfence::take_part;
 use ringfence::wire::{Seat, Wired, wire_own};
+use ringfence_agent::provider::{Kind, Provider, Timeouts, open};
 use ringfence_agent::{
-    Agent, Answer, Answering, Ask, Bounds, Finish, Forgetful, History, Memory, Model, Parts, Quiet, Repair,
+    Agent, Answer, Answering, Ask, Bounds, Finish, Forgetful, History, Memory, Message, Model, Parts, Quiet, Repair,
     RequestedCall, Tap, Usage,
 };
 use ringfence_kernel::ToolCall;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const STEPS: usize = 1000;
@@ -33,9 +42,17 @@ const FILES: usize = 3;
 /// Of each.
 const FILE_BYTES: usize = 4096;
 
+/// Starts us as the process that is weighed: the address of the server, and where the session is kept.
+const WEIGHED: &str = "--weighed";
+
 fn main() -> ExitCode {
     if let Some(code) = take_part() {
         return code;
+    }
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == WEIGHED) {
+        println!("{}", weighed(&arguments[at + 1], Kept::named(&arguments[at + 2])));
+        return ExitCode::SUCCESS;
     }
     // `cargo test --benches` only asks whether this builds and starts.
     if std::env::args().any(|argument| argument == "--test") {
@@ -58,15 +75,130 @@ fn main() -> ExitCode {
     println!("the call alone                {alone:8.1} µs");
     println!("in the loop                   {forgetful:8.1} µs  the loop's own: {:.1} µs", forgetful - alone);
     println!("in the loop, and kept         {kept:8.1} µs  the loop's own: {:.1} µs", kept - alone);
-    let before = resident();
-    let (history, _directory) = runtime.block_on(long_session());
-    let bytes = resident().saturating_sub(before);
-    println!(
-        "\nmemory of {STEPS} steps            {:8.1} MiB for {} messages",
-        bytes as f64 / 1048576.0,
-        history.messages().len()
-    );
+    println!("\na session of {STEPS} steps in a process of its own, with a server on loopback; MiB\n");
+    println!("kept          messages    of text  memory before    after     peak  sessions  audit log  a step");
+    for kept in [Kept::Nowhere, Kept::InTheStore] {
+        weigh(kept);
+    }
     ExitCode::SUCCESS
+}
+
+/// Lets a process of its own go through a session, and prints what it weighed.
+fn weigh(kept: Kept) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args([WEIGHED, &serve_at_once().to_string(), kept.name()]);
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mib = |key: &str| said[key].as_f64().unwrap() / 1048576.0;
+    println!(
+        "{:12} {:9} {:10.1} {:14.1} {:8.1} {:8.1} {:9.1} {:10.1} {:5.1} ms",
+        kept.name(),
+        said["messages"],
+        mib("text"),
+        mib("before"),
+        mib("after"),
+        mib("peak"),
+        mib("sessions"),
+        mib("audit"),
+        said["seconds"].as_f64().unwrap() * 1e3 / STEPS as f64,
+    );
+}
+
+/// A session from its first step to its last, and what the kernel says of us then.
+fn weighed(server: &str, kept: Kept) -> Value {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (directory, wired, tap) = world();
+    let state = wired.settings.state.clone();
+    let provider = Provider {
+        kind: Kind::OpenAi,
+        base_url: format!("http://{server}/v1"),
+        model: "at once".to_owned(),
+        key: None,
+        headers: Vec::new(),
+        timeouts: Timeouts::default(),
+        stream: true,
+    };
+    let mut history = History::new(memory(&wired, kept));
+    let agent = Agent { model: Arc::from(open(provider).unwrap()), ..agent(wired, tap) };
+    let before = of_kernel("RssAnon:");
+    let started = Instant::now();
+    let outcome = runtime.block_on(agent.run("read", &mut history, &CancellationToken::new()));
+    let seconds = started.elapsed().as_secs_f64();
+    let after = of_kernel("RssAnon:");
+    assert_eq!(outcome.end.name(), "answered", "{outcome:?}");
+    let text = |message: &Message| match message {
+        Message::User { text } | Message::Tool { text, .. } => text.len(),
+        Message::Assistant { text, calls } => text.len() + calls.iter().map(|call| call.arguments.len()).sum::<usize>(),
+    };
+    let weight = json!({
+        "messages": history.messages().len(),
+        "text": history.messages().iter().map(text).sum::<usize>(),
+        "before": before,
+        "after": after,
+        "peak": of_kernel("VmHWM:"),
+        "sessions": on_disk(&state, &|name| name.starts_with(STORE_FILE)),
+        "audit": on_disk(&state, &|name| name.starts_with("audit")),
+        "seconds": seconds,
+    });
+    drop(directory);
+    weight
+}
+
+/// Bytes of the files of our state whose first name is so.
+fn on_disk(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> u64 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let meant = entries.filter(|entry| is_meant(&entry.file_name().to_string_lossy()));
+    meant
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() => on_disk(&entry.path(), &|_| true),
+            Ok(found) => found.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// A server of chat completions that answers at once. It ends with us.
+fn serve_at_once() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let steps = AtomicUsize::new(0);
+        for stream in listener.incoming().flatten() {
+            while answer_at_once(&stream, &steps).is_some() {}
+        }
+    });
+    at
+}
+
+fn answer_at_once(mut stream: &TcpStream, steps: &AtomicUsize) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let line = line.trim().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        length = line.strip_prefix("content-length: ").and_then(|length| length.parse().ok()).unwrap_or(length);
+    }
+    std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink()).ok()?;
+    let step = steps.fetch_add(1, Ordering::Relaxed);
+    let message = match step < STEPS {
+        true => {
+            let ToolCall { id, name, arguments } = call(step);
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"content": null, "tool_calls": [{"id": id, "type": "function", "function": function}]})
+        }
+        false => json!({"content": "done"}),
+    };
+    let usage = json!({"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020});
+    let body = json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}).to_string();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).ok()
 }
 
 /// A model that takes no time.
@@ -106,6 +238,29 @@ fn call(step: usize) -> ToolCall {
 enum Kept {
     Nowhere,
     InTheStore,
+}
+
+impl Kept {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nowhere => "nowhere",
+            Self::InTheStore => "in the store",
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        if name == Self::Nowhere.name() { Self::Nowhere } else { Self::InTheStore }
+    }
+}
+
+fn memory(wired: &Wired, kept: Kept) -> Box<dyn Memory> {
+    match kept {
+        Kept::Nowhere => Box::new(Forgetful),
+        Kept::InTheStore => {
+            let head = ringfence::sessions::Head::new(wired, "at once");
+            Box::new(Sessions::new(&wired.settings.state).open(&head, wired.session.bits.clone()).unwrap())
+        }
+    }
 }
 
 /// A workspace of its own, and a host on it.
@@ -150,26 +305,12 @@ async fn calls_alone() -> Duration {
 
 async fn in_the_loop(kept: Kept) -> Duration {
     let (_directory, wired, tap) = world();
-    let memory: Box<dyn Memory> = match kept {
-        Kept::Nowhere => Box::new(Forgetful),
-        Kept::InTheStore => {
-            let head = ringfence::sessions::Head::new(&wired, "at once");
-            Box::new(Sessions::new(&wired.settings.state).open(&head, wired.session.bits.clone()).unwrap())
-        }
-    };
-    let mut history = History::new(memory);
+    let mut history = History::new(memory(&wired, kept));
     let agent = agent(wired, tap);
     let started = Instant::now();
     let outcome = agent.run("read", &mut history, &CancellationToken::new()).await;
     assert_eq!(outcome.end.name(), "answered", "{outcome:?}");
     started.elapsed()
-}
-
-async fn long_session() -> (History, tempfile::TempDir) {
-    let (directory, wired, tap) = world();
-    let mut history = History::new(Box::new(Forgetful));
-    agent(wired, tap).run("read", &mut history, &CancellationToken::new()).await;
-    (history, directory)
 }
 
 fn agent(wired: Wired, tap: Tap) -> Agent {
@@ -187,9 +328,9 @@ fn agent(wired: Wired, tap: Tap) -> Agent {
     }
 }
 
-/// Bytes of this process that are in memory.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).unwrap_or_default() * 1024
+/// Bytes that the kernel counts for this process.
+fn of_kernel(key: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1024
 }
