@@ -299,7 +299,12 @@ impl LineCounter {
 
 #[cfg(test)]
 mod tests {
-    use super::{LineCounter, Window, text_of};
+    use std::os::fd::AsFd as _;
+    use std::path::Path;
+
+    use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+
+    use super::{LineCounter, Window, is_memory, read_chunk, text_of};
 
     #[track_caller]
     fn check(text: &str, first: u64, last: u64, captured: &str, total: u64) {
@@ -344,16 +349,6 @@ mod tests {
             text_of(bytes.to_vec(), truncated, "f").unwrap_err();
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd as _;
-    use std::path::Path;
-
-    use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
-
-    use super::{is_memory, read_chunk};
 
     #[test]
     fn what_is_in_memory_is_read_without_a_worker() {
