@@ -335,7 +335,8 @@ impl Server {
                 return None;
             }
             let is_ours = line.contains(&format!("{id},")) || line.contains(&format!("{id}}}"));
-            if is_ours && !line.contains("\"method\":") {
+            // A tool may have an argument called `method`, so only answers tell answers from requests.
+            if is_ours && (line.contains("\"result\":") || line.contains("\"error\":")) {
                 let failed = line.contains("\"isError\":true") || line.contains("\"error\":{\"code\":-");
                 return (!failed).then_some(());
             }
