@@ -14,7 +14,7 @@ use ringfence_kernel::{Context, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, renameat, unlinkat};
 use rustix::io::Errno;
 
-use crate::again::{fsync, ftruncate, openat, pread, pwrite};
+use crate::again::{fdatasync, fsync, ftruncate, openat, pread, pwrite};
 use crate::resolve::CAREFUL;
 use crate::stamp::FileId;
 
@@ -240,6 +240,11 @@ impl Held {
             }
         }
         Ok(())
+    }
+
+    /// Puts the note on disk, so that it is there after a power cut too.
+    pub(crate) fn sync(&self) -> Result<(), ToolError> {
+        fdatasync(&self.stripe).map_err(|errno| self.undone(errno))
     }
 
     /// A note that could not be written whole is none.

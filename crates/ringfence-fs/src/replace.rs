@@ -101,8 +101,13 @@ pub(crate) fn replace(
     if let Some(old) = &old {
         fresh.take_after(old, &slot.shown)?;
     }
-    fsync(&fresh.fd).map_err(fail)?;
     let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
+    if slot.mount.durability == Durability::Full {
+        // Syncing the file puts its name on disk. Without a note there too, nobody would know it after a power cut.
+        held.intend(&intent(vec![ours.id.inode], None))?;
+        held.sync()?;
+    }
+    fsync(&fresh.fd).map_err(fail)?;
     let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, Turn::default(), ticket)).transpose()?;
     if let (Some(old), Some(displaced)) = (&old, &displaced) {
         // From now on the temporary name may have our file or the old one; anything else there is somebody's.

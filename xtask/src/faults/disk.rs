@@ -56,8 +56,7 @@ impl Disk {
 
     /// The disk shows an error, and the kernel makes the file system read-only under whoever uses it.
     pub(super) fn fail(&self) -> io::Result<()> {
-        let name = self.device.trim_start_matches("/dev/");
-        fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "tried by a fault trial\n")
+        fs::write(format!("/sys/fs/ext4/{}/trigger_fs_error", self.name()), "tried by a fault trial\n")
     }
 
     /// It is there again, as after a start of the machine.
@@ -96,9 +95,22 @@ impl Disk {
             match must("umount", &[self.place.as_os_str()]) {
                 Err(error) if begun.elapsed() > RELEASED => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
-                Ok(_) => return Ok(()),
+                Ok(_) => break,
             }
         }
+        // A jail that was just made has a copy of the mount, and with it the broken file system.
+        let alive = format!("/sys/fs/ext4/{}", self.name());
+        while Path::new(&alive).exists() {
+            if begun.elapsed() > RELEASED {
+                return Err(io::Error::other("somebody still has the file system of a trial"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        self.device.trim_start_matches("/dev/")
     }
 }
 

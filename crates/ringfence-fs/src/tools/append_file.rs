@@ -223,6 +223,8 @@ fn append_in_place(
         change: ticket.change().as_bytes().to_vec(),
     };
     held.intend(&intent)?;
+    // What the disk has of the contents after a power cut may be a part.
+    held.sync()?;
     let entered = slot.mount.enter(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
         drop(entered);

@@ -166,6 +166,9 @@ impl Tool for DeleteFile {
             }
         };
         held.intend(&note)?;
+        if let Away::Temporary(_) = away {
+            held.sync()?;
+        }
         let entered = slot.mount.enter(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;
         match &away {

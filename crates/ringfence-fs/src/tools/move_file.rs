@@ -177,6 +177,9 @@ impl Tool for MoveFile {
             },
             None => Intent::OneStep { change: ticket.change().as_bytes().to_vec() },
         })?;
+        if target.is_some() && from.mount.durability == Durability::Full {
+            held.sync()?;
+        }
         let moved = from.mount.enter(ticket, Vec::new(), effects).and_then(|entered| {
             ticket.commit()?;
             match target {

@@ -686,6 +686,37 @@ fn an_interrupted_call_of_the_kernel_is_made_again() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// A power cut leaves what was synced, and a note that was not synced says nothing to whoever comes next.
+#[test]
+fn the_note_of_a_change_is_on_disk_before_what_it_is_about() {
+    if !strace_is_here() {
+        return;
+    }
+    let cases = [
+        ("write_file", json!({"path": "a.txt", "content": "new"}), "fsync", ".ringfence-tmp-"),
+        ("write_file", json!({"path": "new.txt", "content": "new"}), "fsync", ".ringfence-tmp-"),
+        ("append_file", json!({"path": "a.txt", "content": "new"}), "write", "/ws/a.txt>"),
+        ("move_file", json!({"from": "b.txt", "to": "a.txt", "overwrite": true}), "renameat2", "RENAME_EXCHANGE"),
+    ];
+    for (tool, arguments, call, about) in cases {
+        let site = Site::in_memory();
+        site.write("a.txt", "old\n");
+        site.write("b.txt", "other\n");
+        let log = site.root().join("strace.log");
+        let mut command = site.program("strace");
+        command.args(["-f", "-y", "-o"]).arg(&log).arg(format!("--trace=fdatasync,{call}"));
+        command.arg(PROGRAM).args(["--preset", "edits", "call", tool, "-"]).arg("--workspace").arg(&site.workspace);
+        fed(command, arguments.to_string().as_bytes()).value();
+        let log = std::fs::read_to_string(&log).unwrap();
+        let at = |call: &str, about: &str| {
+            log.lines().position(|line| line.contains(&format!("{call}(")) && line.contains(about))
+        };
+        let (noted, made) = (at("fdatasync", "/state/locks/"), at(call, about));
+        assert!(made.is_some(), "{tool}: {log}");
+        assert!(noted.is_some() && noted < made, "{tool}: {log}");
+    }
+}
+
 #[test]
 fn a_move_that_failed_leaves_no_order_to_remove_what_a_person_puts_there_later() {
     if !strace_is_here() {
