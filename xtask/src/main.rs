@@ -9,6 +9,8 @@ mod bench_builds;
 mod bench_http;
 mod bench_mcp;
 mod bench_search;
+#[cfg(test)]
+mod book;
 mod browser;
 mod conformance;
 mod faults;
@@ -58,6 +60,7 @@ const USAGE: &str =
                and put into its corpus
   faults       kills, failing system calls, power cuts and the like in the middle of every tool, and what is left after them;
                a sample in minutes, `--full` for every system call; the figures go into docs/faults.md
+  docs         writes docs/reference anew, from the types, the example config, the help texts and the API's document
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
   mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
@@ -92,6 +95,10 @@ fn main() -> ExitCode {
         ["conformance"] => conformance::run(),
         ["fuzz", ref rest @ ..] => fuzz::run(rest),
         ["faults", ref words @ ..] => faults::run(words),
+        ["docs"] => {
+            let it = ["test", "-p", "ringfence", "--test", "it", "reference"];
+            run(&it, &[("RINGFENCE_UPDATE_DOCS", "1")]) && run(&it, &[])
+        }
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
         ["mcp-clients"] => mcp_clients::run(),

@@ -66,6 +66,37 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    pub const ALL: [Self; 26] = [
+        Self::InvalidArgs,
+        Self::InvalidPath,
+        Self::OutsideWorkspace,
+        Self::ReadOnly,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::ApprovalDenied,
+        Self::NotText,
+        Self::WrongType,
+        Self::ReadLimit,
+        Self::WriteLimit,
+        Self::Conflict,
+        Self::EditNotFound,
+        Self::AmbiguousEdit,
+        Self::Frontmatter,
+        Self::Schema,
+        Self::Transition,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::UnknownTool,
+        Self::Execution,
+        Self::Network,
+        Self::Unavailable,
+        Self::Io,
+        Self::Internal,
+    ];
+}
+
 /// Why a call did not do what was asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]

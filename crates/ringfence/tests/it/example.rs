@@ -1,10 +1,13 @@
-//! The worked run in `examples/crew`: every command of its README is run, and prints what the README shows.
+//! Pages whose commands are run, and print what the pages show: the worked run in `examples/crew`, a session in each
+//! dialect; and the program that shows the library.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::site::{PROGRAM, Site};
+use ringfence_kernel::Dialect;
 
-/// A command and what it prints, as the README has them.
+use crate::site::{PROGRAM, Site, said};
+
+/// A command and what it prints, as a page has them.
 #[derive(Debug)]
 struct Shown {
     command: String,
@@ -13,21 +16,11 @@ struct Shown {
 
 #[test]
 fn the_worked_run_prints_what_its_readme_shows() {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/crew");
+    let example = repository().join("examples/crew");
     let site = Site::new();
     copy_tree(&example, &site.current);
-    let program = Path::new(PROGRAM).parent().unwrap();
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let shown = commands(&std::fs::read_to_string(example.join("README.md")).unwrap());
-    assert!(shown.len() > 15, "only {} commands were found", shown.len());
-    for Shown { command, output } in shown {
-        let mut shell = site.program("sh");
-        shell.args(["-c", &command]).env("PATH", &path).env("RINGFENCE_CONFIG", "config.toml");
-        let done = shell.output().unwrap();
-        let printed = String::from_utf8(done.stdout).unwrap();
-        let complained = String::from_utf8_lossy(&done.stderr);
-        assert!(agrees(printed.trim_end(), &output), "{command}\nprinted:\n{printed}{complained}\nshown:\n{output}");
-    }
+    let count = run_page(&site, &example.join("README.md"));
+    assert!(count > 15, "only {count} commands were found");
     let state = walk(&site.state).into_iter().find(|path| path.ends_with("workflow.md")).unwrap();
     let state = std::fs::read_to_string(state).unwrap();
     for line in ["currentNodeId: \"done\"", "stepsCompleted: [\"gather\", \"draft\", \"review\", \"done\"]"] {
@@ -35,7 +28,52 @@ fn the_worked_run_prints_what_its_readme_shows() {
     }
 }
 
-/// Everything in the blocks of the README that begins with `$ `, with the lines below it.
+#[test]
+fn the_sessions_of_the_dialects_print_what_their_pages_show() {
+    for dialect in Dialect::ALL.map(Dialect::name) {
+        let site = Site::new();
+        let count = run_page(&site, &repository().join(format!("docs/dialects/{dialect}.md")));
+        assert!(count > 10, "only {count} commands of {dialect} were found");
+    }
+}
+
+#[test]
+fn the_program_of_the_library_s_page_is_the_one_that_is_built_and_reads_a_file() {
+    let page = std::fs::read_to_string(repository().join("docs/library.md")).unwrap();
+    let source = std::fs::read_to_string(repository().join("crates/ringfence/examples/library.rs")).unwrap();
+    assert!(page.contains(&format!("```rust\n{source}```\n")), "docs/library.md does not have examples/library.rs");
+    let site = Site::new();
+    site.write("notes/today.md", "milk\n");
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().unwrap().parent().unwrap().join("examples/library");
+    let said = said(site.program(program).arg(&site.workspace).arg("notes/today.md").output().unwrap());
+    assert_eq!(said.value()["content"], "milk\n");
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs every command of a page, and compares what it prints. Gives how many there were.
+fn run_page(site: &Site, page: &Path) -> usize {
+    let program = Path::new(PROGRAM).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let shown = commands(&std::fs::read_to_string(page).unwrap());
+    for Shown { command, output } in &shown {
+        let mut shell = site.program("sh");
+        shell.args(["-c", command]).env("PATH", &path);
+        if site.current.join("config.toml").exists() {
+            shell.env("RINGFENCE_CONFIG", "config.toml");
+        }
+        let done = shell.output().unwrap();
+        let printed = String::from_utf8(done.stdout).unwrap();
+        let complained = String::from_utf8_lossy(&done.stderr);
+        assert!(agrees(printed.trim_end(), output), "{command}\nprinted:\n{printed}{complained}\nshown:\n{output}");
+    }
+    shown.len()
+}
+
+/// Everything in the blocks of a page that begins with `$ `, with the lines below it.
 fn commands(text: &str) -> Vec<Shown> {
     let mut shown: Vec<Shown> = Vec::new();
     let mut inside = false;
@@ -55,7 +93,7 @@ fn commands(text: &str) -> Vec<Shown> {
     shown
 }
 
-/// Whether a text is what the README shows, where `…` stands for anything.
+/// Whether a text is what a page shows, where `…` stands for anything.
 fn agrees(printed: &str, shown: &str) -> bool {
     let mut parts = shown.split('…');
     let mut rest = match printed.strip_prefix(parts.next().unwrap_or_default()) {
@@ -85,7 +123,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-fn walk(directory: &Path) -> Vec<std::path::PathBuf> {
+fn walk(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

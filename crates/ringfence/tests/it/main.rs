@@ -37,6 +37,7 @@ mod page;
 mod page_pictures;
 mod policy;
 mod processes;
+mod reference;
 mod run_code;
 mod runs;
 mod seed_crewagent;

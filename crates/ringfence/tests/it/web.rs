@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::site::{Said, Site, said};
 
 /// A server that answers each request with this, until the test ends.
-fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
+pub(crate) fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
     serve_at("127.0.0.1", move |line| answer(line).into_bytes())
 }
 
@@ -26,7 +26,7 @@ fn serve_at(address: &str, answer: impl Fn(&str) -> Vec<u8> + Send + 'static) ->
     at
 }
 
-fn page(kind: &str, body: &str) -> String {
+pub(crate) fn page(kind: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 

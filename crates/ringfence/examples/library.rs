@@ -1,0 +1,46 @@
+//! Ringfence as a library: one call on the road, by a program of one's own.
+//!
+//! `cargo run --example library -- DIR PATH` reads a file below a directory.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is what the program is for")]
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use ringfence::approve::nobody;
+use ringfence::config::{Environment, Flags, load};
+use ringfence::wire::wire;
+use ringfence_kernel::ToolCall;
+use tokio_util::sync::CancellationToken;
+
+fn main() -> ExitCode {
+    // Jails are made by this program, started once more. So this comes first, before any thread.
+    if let Some(code) = ringfence::take_part() {
+        return code;
+    }
+    match read() {
+        Ok(reply) => {
+            println!("{reply}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a model would be told.
+fn read() -> Result<String, Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let (workspace, path) = (words.next(), words.next().ok_or("usage: library DIR PATH")?);
+    let environment = Environment::read()?;
+    let settings = load(&Flags { workspace, ..Flags::default() }, &environment)?;
+    // Who is asked where the policy wants somebody asked. Nobody says no.
+    let wired = wire(settings, &environment, Box::new(nobody()))?;
+    let arguments = serde_json::json!({ "path": path }).to_string();
+    let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new()))?;
+    Ok(reply.text)
+}

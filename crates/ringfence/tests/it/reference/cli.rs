@@ -1,0 +1,65 @@
+//! `docs/reference/cli.md`: what every command says about itself with `--help`.
+
+use super::{check_page, opening};
+use crate::site::{PROGRAM, Site, said};
+
+/// What a command says about itself.
+fn help(site: &Site, words: &[String]) -> String {
+    let said = said(site.bare().args(words).arg("--help").output().unwrap());
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{words:?}: {said:?}");
+    said.out.trim_end().lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// The commands that a help text lists.
+fn commands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| line.starts_with("  "));
+    let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The name of the option that a line of help begins, such as `--workspace`.
+fn option(line: &str) -> Option<&str> {
+    let indent = line.len() - line.trim_start().len();
+    let words = line.trim_start().starts_with('-').then(|| line.split_whitespace());
+    words.filter(|_| indent < 8)?.find(|word| word.starts_with("--"))
+}
+
+/// Options that every command takes are said once, for the program itself.
+fn without_common(help: &str, common: &[&str]) -> String {
+    let mut kept = String::new();
+    let mut left_out = false;
+    for line in help.lines() {
+        if let Some(name) = option(line) {
+            left_out = common.contains(&name);
+        }
+        left_out &= line.is_empty() || line.starts_with(' ');
+        if !left_out {
+            kept.push_str(&format!("{line}\n"));
+        }
+    }
+    kept.trim_end().trim_end_matches("Options:").trim_end().to_owned()
+}
+
+fn add(text: &mut String, site: &Site, words: &[String], common: &[&str]) {
+    let help = help(site, words);
+    let shown = if words.is_empty() { help.trim_end().to_owned() } else { without_common(&help, common) };
+    let name = [&["ringfence".to_owned()], words].concat().join(" ");
+    text.push_str(&format!("\n## `{name}`\n\n```text\n{shown}\n```\n"));
+    for command in commands(&help) {
+        add(text, site, &[words, &[command]].concat(), common);
+    }
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_what_help_says() {
+    let site = Site::new();
+    let what =
+        "Every command, in its own words. The options of `ringfence` itself are taken by every command, and said once.";
+    let mut text = opening("The command line", "the help texts", what);
+    let whole = help(&site, &[]);
+    let common: Vec<&str> = whole.lines().filter_map(option).collect();
+    assert!(common.len() > 5, "{PROGRAM} has no options of its own: {whole}");
+    add(&mut text, &site, &[], &common);
+    check_page("cli.md", text);
+}

@@ -1,0 +1,60 @@
+//! The pages in `docs/reference`: each is made from what the program itself says, and has to be what is there.
+//!
+//! `cargo xtask docs` writes them anew; nobody writes them by hand.
+
+mod api;
+mod cli;
+mod config;
+mod errors;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Pages by their paths below `docs/reference`.
+type Pages = BTreeMap<String, String>;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference")
+}
+
+/// Compares pages with the files, or, for `cargo xtask docs`, makes the files so.
+#[track_caller]
+fn check(pages: &Pages) {
+    for (name, text) in pages {
+        let file = directory().join(name);
+        if std::env::var_os("RINGFENCE_UPDATE_DOCS").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, text).unwrap();
+        }
+        let there = std::fs::read_to_string(&file).unwrap_or_default();
+        let differs = text.lines().zip(there.lines()).find(|(made, there)| made != there);
+        assert!(
+            there == *text,
+            "docs/reference/{name} is not what the program says: `cargo xtask docs` writes it anew\n\
+             the first line that differs, as it should be and as it is: {differs:?}"
+        );
+    }
+}
+
+/// One page.
+#[track_caller]
+fn check_page(name: &str, text: String) {
+    check(&Pages::from([(name.to_owned(), text)]));
+}
+
+/// How a page begins: its title, what it is made of, and what it is.
+fn opening(title: &str, source: &str, what: &str) -> String {
+    format!("# {title}\n\n<!-- Made by `cargo xtask docs` from {source}. -->\n\n{}\n", what.trim_end())
+}
+
+/// A row of a table. A cell is one line, and no bar of it ends it early.
+fn row<const N: usize>(cells: [&str; N]) -> String {
+    let cells = cells.map(|cell| cell.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|"));
+    format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |")
+}
+
+/// The first rows of a table.
+fn head<const N: usize>(names: [&str; N]) -> String {
+    format!("\n{}{}", row(names), row(["---"; N]).replace(' ', ""))
+}

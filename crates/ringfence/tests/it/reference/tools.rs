@@ -1,0 +1,412 @@
+//! `docs/reference/tools`: a page for each tool, from its types, with calls that were really made.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use ringfence::approve::nobody;
+use ringfence::config::{Flags, Mounted, load};
+use ringfence::wire::{Wired, wire};
+use ringfence_kernel::{Definition, Dialect, Preset, ToolCall};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Pages, check, directory, head, opening, row};
+use crate::site::Site;
+use crate::web::{page as web_page, serve};
+
+/// Names that are not the standard dialect's for the same tool.
+const OTHER_NAMES: [(&str, &str); 6] = [
+    ("list_dir", "list_directory"),
+    ("fs.list", "list_directory"),
+    ("fs.read", "read_file"),
+    ("fs.search", "search_files"),
+    ("fs.write", "write_file"),
+    ("fs.apply_patch", "apply_patch"),
+];
+
+/// What differs from time to time and from machine to machine, by the fields of a reply.
+const VARYING: [&str; 12] = [
+    "mode",
+    "change",
+    "modified",
+    "changed",
+    "time",
+    "session",
+    "duration",
+    "walls",
+    "undone",
+    "sha256Before",
+    "sha256After",
+    "headers",
+];
+
+/// A call, and the calls of the same session before it.
+struct Shown {
+    dialect: Dialect,
+    before: &'static [(&'static str, &'static str)],
+    tool: &'static str,
+    arguments: &'static str,
+}
+
+const fn shown(dialect: Dialect, tool: &'static str, arguments: &'static str) -> Shown {
+    Shown { dialect, before: &[], tool, arguments }
+}
+
+const fn standard(tool: &'static str, arguments: &'static str) -> Shown {
+    shown(Dialect::Standard, tool, arguments)
+}
+
+const fn miniclaw(tool: &'static str, arguments: &'static str) -> Shown {
+    shown(Dialect::Miniclaw, tool, arguments)
+}
+
+const fn crewagent(tool: &'static str, arguments: &'static str) -> Shown {
+    shown(Dialect::Crewagent, tool, arguments)
+}
+
+/// After a change of `notes/today.md`.
+const fn after_edit(tool: &'static str, arguments: &'static str) -> Shown {
+    Shown { before: &[("edit_file", RYE)], ..standard(tool, arguments) }
+}
+
+const RYE: &str = r#"{"path":"notes/today.md","oldText":"bread","newText":"rye bread"}"#;
+
+/// `HOST` is a server of the test, `CHANGE` the last change.
+const CALLS: &[Shown] = &[
+    standard("read_file", r#"{"path":"notes/today.md"}"#),
+    standard("read_file", r#"{"path":"../.ssh/id_ed25519"}"#),
+    miniclaw("read_file", r#"{"path":"notes/today.md"}"#),
+    crewagent("fs.read", r#"{"path":"@project/notes/today.md","startLine":2,"endLine":2}"#),
+    standard("write_file", r#"{"path":"notes/new.md","content":"hello\n"}"#),
+    standard("write_file", r#"{"path":"drafts/new.md","content":"hello\n"}"#),
+    miniclaw("write_file", r#"{"path":"drafts/new.md","content":"hello\n"}"#),
+    crewagent("fs.write", r#"{"path":"@project/drafts/new.md","content":"hello\n"}"#),
+    crewagent("fs.write", r#"{"path":"@pkg/README.md","content":"hello\n"}"#),
+    standard("append_file", r#"{"path":"notes/today.md","content":"butter\n"}"#),
+    miniclaw("append_file", r#"{"path":"notes/today.md","content":"butter\n"}"#),
+    standard("list_directory", r#"{"path":".","recursive":true}"#),
+    miniclaw("list_dir", "{}"),
+    crewagent("fs.list", r#"{"path":"@project"}"#),
+    standard("edit_file", RYE),
+    standard("edit_file", r#"{"path":"notes/today.md","oldText":"cheese","newText":"ham"}"#),
+    miniclaw("edit_file", r#"{"path":"notes/today.md","old_text":"bread","new_text":"rye bread"}"#),
+    standard(
+        "apply_patch",
+        r#"{"patch":"--- a/notes/today.md\n+++ b/notes/today.md\n@@ -1,2 +1,2 @@\n milk\n-bread\n+rye bread\n"}"#,
+    ),
+    crewagent(
+        "fs.apply_patch",
+        r#"{"path":"@state/workflow.md","patch":{"operation":"updateFrontmatter","update":{"stepsCompleted":{"append":["gather"]}}}}"#,
+    ),
+    standard("delete_file", r#"{"path":"notes","recursive":true}"#),
+    standard("delete_file", r#"{"path":"notes"}"#),
+    standard("move_file", r#"{"from":"notes/today.md","to":"notes/yesterday.md"}"#),
+    standard("copy_file", r#"{"from":"notes/today.md","to":"notes/copy.md"}"#),
+    standard("copy_file", r#"{"from":"notes/today.md","to":"README.md"}"#),
+    standard("create_directory", r#"{"path":"drafts/2026"}"#),
+    standard("get_file_info", r#"{"path":"notes/today.md"}"#),
+    standard("find_files", r#"{"path":".","glob":"*.md"}"#),
+    standard("search_files", r#"{"path":".","pattern":"bread"}"#),
+    crewagent("fs.search", r#"{"path":"@project","pattern":"/BREAD/i"}"#),
+    after_edit("undo", "{}"),
+    Shown { before: &[("edit_file", RYE), ("undo", "{}")], ..standard("redo", "{}") },
+    after_edit("list_changes", "{}"),
+    after_edit("show_change", r#"{"change":"CHANGE"}"#),
+    standard("run_code", r#"{"language":"bash","code":"wc -l notes/*; echo butter >> notes/today.md"}"#),
+    standard("web_fetch", r#"{"url":"http://HOST/","format":"markdown"}"#),
+    standard("web_fetch", r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#),
+    standard("web_search", r#"{"query":"ring fence","numResults":1}"#),
+];
+
+/// A server that is a site and a search engine.
+fn host() -> &'static str {
+    static HOST: OnceLock<String> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let found = r#"{"results":[{"url":"https://example.org/","title":"Fences","content":"All about them."}]}"#;
+        let at = serve(move |line| match line.starts_with("GET /search") {
+            true => web_page("application/json", found),
+            false => web_page("text/html", "<title>Fences</title><h1>Fences</h1><p>They keep things in."),
+        });
+        at.to_string()
+    })
+}
+
+/// A workspace with a few files, and a host on it.
+fn wired(site: &Site, dialect: Dialect) -> Wired {
+    site.write("README.md", "# Demo\n");
+    site.write("notes/today.md", "milk\nbread\n");
+    std::fs::write(site.outside.join("README.md"), "# A package\n").unwrap();
+    let at = host();
+    let config = site.root().join("config.toml");
+    let text = format!(
+        "log = \"none\"\n[web]\nallow_private = [\"{at}\"]\n[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n\
+         [[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let run = (dialect == Dialect::Crewagent).then(|| "demo".to_owned());
+    if run.is_some() {
+        let made = site.run(&["workflow", "new", "--run", "demo"]);
+        assert_eq!(made.code, Some(0), "{made:?}");
+    }
+    let flags = Flags {
+        config: Some(config),
+        workspace: Some(site.workspace.display().to_string()),
+        dialect: Some(dialect),
+        preset: Some(Preset::Edits),
+        mounts: vec![Mounted::parse(&format!("pkg={}", site.outside.display())).unwrap()],
+        run,
+        ..Flags::default()
+    };
+    let environment = site.environment();
+    wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap()
+}
+
+/// What a call is answered, with what differs from time to time blanked out.
+fn reply(shown: &Shown) -> String {
+    let site = Site::new();
+    let wired = wired(&site, shown.dialect);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut change = String::new();
+    let mut last = String::new();
+    for (tool, arguments) in shown.before.iter().copied().chain([(shown.tool, shown.arguments)]) {
+        let arguments = arguments.replace("HOST", host()).replace("CHANGE", &change);
+        let call = ToolCall { id: "call-1".to_owned(), name: tool.to_owned(), arguments };
+        last = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap().text;
+        let made = serde_json::from_str::<Value>(&last).unwrap_or_default();
+        made["value"]["change"].as_str().unwrap_or_default().clone_into(&mut change);
+    }
+    let last = last.replace(host(), "127.0.0.1:8080");
+    VARYING.iter().fold(last, |text, field| blank(&text, field))
+}
+
+/// A text of JSON with something else in the place of every value of this field.
+fn blank(text: &str, field: &str) -> String {
+    let key = format!("\"{field}\":");
+    let mut parts = text.split(&key);
+    let mut blanked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let mut values = serde_json::Deserializer::from_str(part).into_iter::<Value>();
+        let value = values.next().unwrap().unwrap();
+        let instead = match value {
+            Value::String(_) => "\"…\"",
+            Value::Array(_) => "[…]",
+            Value::Object(_) => "{…}",
+            // Whether something was changed is no time.
+            Value::Bool(_) | Value::Null => &part[..values.byte_offset()],
+            Value::Number(_) => "…",
+        };
+        blanked.push_str(&format!("{key}{instead}{}", &part[values.byte_offset()..]));
+    }
+    blanked
+}
+
+/// A schema in words; what it refers to is in `root`.
+fn kind(schema: &Value, root: &Value) -> String {
+    let schema = resolved(schema, root);
+    let several = |list: &Vec<Value>| {
+        let kinds = list.iter().map(|each| kind(each, root)).filter(|kind| kind != "null");
+        let kinds: Vec<String> = kinds.collect();
+        kinds.join(" or ")
+    };
+    if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
+        return several(choices);
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        let words: Vec<String> = words.iter().filter(|word| !word.is_null()).map(|word| format!("`{word}`")).collect();
+        return words.join(", ");
+    }
+    if let Some(one) = schema.get("const") {
+        return format!("`{one}`");
+    }
+    let kind = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().find(|kind| *kind != "null").and_then(Value::as_str).unwrap_or("any"),
+        kind => kind.as_str().unwrap_or("any"),
+    };
+    match kind {
+        "array" => format!("list of {}", self::kind(&schema["items"], root)),
+        kind => match (schema.get("minimum").filter(|least| **least != json!(0)), schema.get("maximum")) {
+            (None, None) => kind.to_owned(),
+            (Some(least), None) => format!("{kind}, at least {least}"),
+            (None, Some(most)) => format!("{kind}, at most {most}"),
+            (Some(least), Some(most)) => format!("{kind}, {least} to {most}"),
+        },
+    }
+}
+
+fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str().and_then(|reference| root.pointer(reference.trim_start_matches('#'))) {
+        Some(named) => named,
+        None => schema,
+    }
+}
+
+/// The object that a field is, or has a list of, or may be.
+fn object<'a>(schema: &'a Value, root: &'a Value) -> Option<(&'static str, &'a Map<String, Value>, &'a Value)> {
+    let schema = resolved(schema, root);
+    if let Some(fields) = schema["properties"].as_object() {
+        return Some((".", fields, schema));
+    }
+    if schema["items"].is_object() {
+        return object(&schema["items"], root).map(|(_, fields, schema)| ("[].", fields, schema));
+    }
+    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array())?;
+    choices.iter().find_map(|choice| object(choice, root))
+}
+
+/// Every field with its name, its schema and whether it has to be there; those of objects in objects behind them.
+fn fields(schema: &Value, root: &Value, above: &str) -> Vec<(String, Value, bool)> {
+    let Some((_, own, holder)) = object(schema, root) else { return Vec::new() };
+    let required = |name: &str| holder["required"].as_array().is_some_and(|all| all.iter().any(|each| each == name));
+    let mut found = Vec::new();
+    for (name, field) in own {
+        let path = format!("{above}{name}");
+        found.push((path.clone(), field.clone(), required(name)));
+        if let Some((joint, ..)) = object(field, root) {
+            found.extend(fields(field, root, &format!("{path}{joint}")));
+        }
+    }
+    found
+}
+
+fn arguments(definition: &Definition) -> String {
+    let root = &definition.parameters;
+    let mut text = head(["argument", "type", "required", "default", "meaning"]);
+    let all = fields(root, root, "");
+    for (name, field, required) in &all {
+        let default = field.get("default").filter(|default| !default.is_null());
+        let default = default.map(|default| format!("`{default}`")).unwrap_or_default();
+        let needed = if *required { "yes" } else { "" };
+        let meaning = meaning(field, root);
+        text.push_str(&row([&format!("`{name}`"), &kind(field, root), needed, &default, &meaning]));
+    }
+    if all.is_empty() { "\nIt takes no arguments.\n".to_owned() } else { text }
+}
+
+fn meaning(field: &Value, root: &Value) -> String {
+    let said = field["description"].as_str().or(resolved(field, root)["description"].as_str());
+    said.unwrap_or_default().to_owned()
+}
+
+fn results(root: &Value) -> String {
+    let mut text = head(["field of the reply", "type", "always", "meaning"]);
+    for (name, field, required) in fields(root, root, "") {
+        let always = if required { "yes" } else { "" };
+        text.push_str(&row([&format!("`{name}`"), &kind(&field, root), always, &meaning(&field, root)]));
+    }
+    text
+}
+
+fn effects(definition: &Definition) -> String {
+    let effect = definition.effect;
+    let verbs: Vec<String> = effect.verbs.iter().map(|verb| format!("`{}`", verb.as_str())).collect();
+    let only_reads = effect.only_reads();
+    let mut hints = vec![format!("`readOnlyHint: {only_reads}`")];
+    if !only_reads {
+        hints.push(format!("`destructiveHint: {}`", effect.destroys()));
+        hints.push(format!("`idempotentHint: {}`", effect.same_again));
+    }
+    hints.push(format!("`openWorldHint: {}`", effect.reaches_out()));
+    format!(
+        "\nA call may {}, and nothing else: a plan with another effect is refused. Clients of the Model Context Protocol are told\n{}.\n",
+        verbs.join(", "),
+        hints.join(", ")
+    )
+}
+
+/// The page of a tool, by its faces.
+fn page(name: &str, faces: &[Definition]) -> String {
+    let first = &faces[0];
+    let what =
+        "What to do about an error is in [errors](../errors.md); limits are in [the config](../config.md#limits).";
+    let mut text = opening(&format!("`{name}`"), "the types of the tool", what);
+    text.push_str(&effects(first));
+    for face in faces {
+        assert_eq!(face.effect, first.effect, "`{}` is not the same tool as `{name}`", face.name);
+        text.push_str(&format!("\n## In `{}`: `{}`\n\n{}\n", face.dialect.name(), face.name, face.description));
+        text.push_str(&arguments(face));
+        if let Some(output) = &face.output {
+            text.push_str(&results(output));
+        }
+        let calls: Vec<&Shown> =
+            CALLS.iter().filter(|shown| shown.dialect == face.dialect && shown.tool == face.name).collect();
+        assert!(!calls.is_empty(), "there is no example of `{}` in {}", face.name, face.dialect.name());
+        for shown in calls {
+            let asked = shown.arguments.replace("HOST", "127.0.0.1:8080").replace("CHANGE", "…");
+            let asked = format!("{} {asked}", shown.tool);
+            text.push_str(&format!("\n```text\n{asked}\n\n{}\n```\n", reply(shown).trim_end()));
+        }
+    }
+    text.push_str("\n## Schemas\n");
+    for face in faces {
+        let shown = |schema: &Value| serde_json::to_string_pretty(schema).unwrap();
+        text.push_str(&format!("\nArguments in `{}`:\n\n", face.dialect.name()));
+        text.push_str(&format!("```json\n{}\n```\n", shown(&face.parameters)));
+        if let Some(output) = &face.output {
+            text.push_str(&format!(
+                "\nThe reply's value in `{}`:\n\n```json\n{}\n```\n",
+                face.dialect.name(),
+                shown(output)
+            ));
+        }
+    }
+    text
+}
+
+/// Every tool by its name on pages, with its faces.
+fn tools() -> Vec<(String, Vec<Definition>)> {
+    let mut found: Vec<(String, Vec<Definition>)> = Vec::new();
+    for dialect in Dialect::ALL {
+        let site = Site::new();
+        for definition in wired(&site, dialect).session.catalog.list() {
+            let other = OTHER_NAMES.iter().find(|(name, _)| *name == definition.name);
+            let name = other.map_or(definition.name.as_ref(), |(_, page)| *page);
+            match found.iter_mut().find(|(known, _)| known == name) {
+                Some((_, faces)) => faces.push(definition.clone()),
+                None => found.push((name.to_owned(), vec![definition.clone()])),
+            }
+        }
+    }
+    found
+}
+
+fn index(tools: &[(String, Vec<Definition>)]) -> String {
+    let what = "\
+Every tool, and what each dialect calls it. `ringfence tools` prints those of a dialect, and `--format openai` their schemas. The
+examples were made by calls in a workspace with a `README.md` and a `notes/today.md`, with the preset `edits`; `…` stands for
+what differs from time to time.
+";
+    let mut text = opening("Tools", "the types of the tools", what);
+    text.push_str(&head(["`standard`", "`miniclaw`", "`crewagent`", "what it does"]));
+    for (name, faces) in tools {
+        let called = |dialect: Dialect| match faces.iter().find(|face| face.dialect == dialect) {
+            Some(face) => format!("[`{}`]({name}.md)", face.name),
+            None => String::new(),
+        };
+        let [standard, miniclaw, crewagent] = Dialect::ALL.map(called);
+        let first = faces[0].description.split(". ").next().unwrap_or_default();
+        text.push_str(&row([&standard, &miniclaw, &crewagent, &format!("{}.", first.trim_end_matches('.'))]));
+    }
+    text
+}
+
+#[test]
+fn every_tool_has_a_page_that_says_what_its_types_say() {
+    let tools = tools();
+    let mut pages = Pages::from([("tools/index.md".to_owned(), index(&tools))]);
+    for (name, faces) in &tools {
+        let text = page(name, faces);
+        // Where no jail can be made, or only one that keeps no changes, what a program would have come to is not known.
+        if text.contains("\"code\":\"UNAVAILABLE\"") || text.contains("\"committed\":false") {
+            println!("the page of `{name}` was not compared: it cannot be called here");
+            continue;
+        }
+        pages.insert(format!("tools/{name}.md"), text);
+    }
+    check(&pages);
+    let known: BTreeSet<String> =
+        tools.iter().map(|(name, _)| format!("{name}.md")).chain(["index.md".to_owned()]).collect();
+    for entry in std::fs::read_dir(directory().join("tools")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(known.contains(&name), "docs/reference/tools/{name} is about no tool");
+    }
+}
