@@ -244,7 +244,11 @@ impl Held {
 
     /// Puts the note on disk, so that it is there after a power cut too.
     pub(crate) fn sync(&self) -> Result<(), ToolError> {
-        fdatasync(&self.stripe).map_err(|errno| self.undone(errno))
+        fdatasync(&self.stripe).map_err(|errno| {
+            self.settle();
+            let message = format!("what is about to be done cannot be put on disk (error {})", errno.raw_os_error());
+            ToolError::new(ErrorKind::Io, message)
+        })
     }
 
     /// A note that could not be written whole is none.

@@ -38,7 +38,8 @@ fn check_keys(line: &[u8]) {
     let read = serde_json::from_slice::<Value>(line);
     match keys::check(line) {
         Err(Bad::Syntax) => assert!(read.is_err()),
-        Err(Bad::Twice(said)) => assert!(read.is_ok() && said.contains("stands twice"), "{said}"),
+        // The rest of the text may be no JSON.
+        Err(Bad::Twice(said)) => assert!(said.contains("stands twice"), "{said}"),
         Ok(()) => {
             let members = |text: &str| text.bytes().filter(|byte| *byte == b':').count();
             let text = std::str::from_utf8(line).unwrap();
@@ -110,7 +111,9 @@ fn blanked_settings_say_what_they_said() {
             assert_eq!(breaks(&blanked), breaks(&text));
             let kept = |(old, new): (u8, u8)| old == new || new == b' ';
             assert!(text.bytes().zip(blanked.bytes()).all(kept), "{blanked}");
-            assert_eq!(jsonc::blanked(&blanked), blanked);
+            if jsonc::value(&text).is_some() {
+                assert_eq!(jsonc::blanked(&blanked), blanked);
+            }
             let plain = serde_json::from_str::<Value>(&text).ok();
             if plain.is_some() {
                 assert_eq!((&*text, plain), (blanked.as_str(), jsonc::value(&text)));

@@ -441,7 +441,7 @@ fn a_missing_model_says_the_three_ways() {
     let site = Site::new();
     let mut editor = Editor::bare(&site, &["acp"]);
     let said = editor.request("session/new", json!({"cwd": site.workspace, "mcpServers": []}));
-    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "--script demo.jsonl"] {
+    for way in ["base_url = \"http://127.0.0.1", "api_key_env", "ringfence demo"] {
         assert!(said["error"]["message"].as_str().unwrap().contains(way), "no {way} in {said}");
     }
 }

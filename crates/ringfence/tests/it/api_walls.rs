@@ -102,6 +102,8 @@ impl<'a> Holder<'a> {
         let run = caller.post("/v1/runs", &json!({"prompt": format!("prompt-{name}")})).json();
         let request = page.request_of(run["session"].as_str().unwrap());
         assert_eq!(page.answer(&request, &json!({"approved": true, "remember": true})).status, 200);
+        // The answer is taken, and remembered, once the call goes on.
+        events.next_of("end");
         let grants = page.get("/v1/grants")["grants"].clone();
         let change = page.get("/v1/changes")["changes"][0]["change"].as_str().unwrap().to_owned();
         let overwrite = json!({"path": file, "content": format!("more-{name}\n")});
@@ -386,13 +388,13 @@ fn nobody_waits_for_a_host_that_somebody_else_puts_together() {
     });
     let site = Site::new();
     let config = site.current.join("config.toml");
-    std::fs::write(&config, format!("[mcp_servers.far]\nurl = \"http://{address}/mcp\"\n")).unwrap();
+    std::fs::write(&config, format!("[agents.other]\n[mcp_servers.far]\nurl = \"http://{address}/mcp\"\n")).unwrap();
     let server = Server::start(&site, &["--config", config.to_str().unwrap()]);
     let agent = server.agent(&site, "agent");
     agent.begin(&json!({}));
     is_slow.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
-        let slow = scope.spawn(|| agent.begin(&json!({"dialect": "miniclaw"})));
+        let slow = scope.spawn(|| agent.begin(&json!({"agent": "other"})));
         comes.recv_timeout(Duration::from_secs(60)).unwrap();
         let session = agent.begin(&json!({}));
         assert_eq!(agent.call(&session, "list_directory", json!({"path": "."}))["error"], Value::Null);
@@ -400,6 +402,6 @@ fn nobody_waits_for_a_host_that_somebody_else_puts_together() {
         is_slow.store(false, Ordering::SeqCst);
         tell.send(()).unwrap();
         let late = slow.join().unwrap();
-        assert_eq!(agent.get(&format!("/v1/sessions/{late}"))["dialect"], "miniclaw");
+        assert_eq!(agent.get(&format!("/v1/sessions/{late}"))["agent"], "other");
     });
 }

@@ -28,7 +28,7 @@ while read -r line; do
             result="{\"tools\":[$(tool look),$(tool reach)]}" ;;
         *'"name":"look"'*)
             calls=$((calls + 1))
-            said="mine=$(seen mine.txt) env=$(seen .env) private=$(seen private/x) keep=$(ls -A /workspace | grep -c ringfence)"
+            said="mine=$(seen mine.txt) env=$(seen .env) private=$(seen private/x) keep=$(ls -A /workspace/.ringfence 2> /dev/null | wc -l)"
             echo x > /workspace/new && said="$said wrote=$(seen new)"
             result="{\"content\":[{\"type\":\"text\",\"text\":\"$said calls=$calls\"}]}" ;;
         *)
