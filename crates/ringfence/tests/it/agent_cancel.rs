@@ -154,11 +154,11 @@ impl Rig {
 
     /// The result of the only call.
     fn result(&self) -> &str {
-        let results = self.history.messages().iter().filter_map(|message| match message {
+        let results = self.history.messages().iter().rev().find_map(|message| match message {
             Message::Tool { text, .. } => Some(text.as_str()),
             _ => None,
         });
-        results.last().unwrap_or_default()
+        results.unwrap_or_default()
     }
 }
 

@@ -105,7 +105,7 @@ fn a_workspace_without_wishes_has_none_in_the_prompt() {
 #[test]
 fn what_is_too_long_is_cut_and_said_to_be() {
     let site = Site::new();
-    site.write("AGENTS.md", &format!("BEGIN {} END", "ä".repeat(1 << 20)));
+    site.write("AGENTS.md", format!("BEGIN {} END", "ä".repeat(1 << 20)));
     let prompt = sent(&site);
     let theirs = prompt.split_once(MARK).unwrap().1;
     assert!(theirs.contains("BEGIN") && !theirs.contains("END"));
@@ -114,7 +114,8 @@ fn what_is_too_long_is_cut_and_said_to_be() {
 
 #[test]
 fn what_may_not_be_read_is_not_sent() {
-    let closed: [(&str, fn(&Site)); 5] = [
+    type Make = fn(&Site);
+    let closed: [(&str, Make); 5] = [
         ("a link out", |site| symlink(site.outside.join("secret"), site.workspace.join("AGENTS.md")).unwrap()),
         ("a link out by dots", |site| symlink("../outside/secret", site.workspace.join("AGENTS.md")).unwrap()),
         ("a secret by another name", |site| {
