@@ -1,6 +1,6 @@
 //! What the loop promises, whatever the model does.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests set up what the agent sees")]
 
 mod any_model;

@@ -64,5 +64,5 @@ fn listener(socket: &UnixStream) -> TcpListener {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    descriptors.expect("the jail listens nowhere").into()
+    descriptors.unwrap().into()
 }
