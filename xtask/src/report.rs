@@ -124,13 +124,14 @@ fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
 }
 
 fn block(name: &str, machine: &str, lines: &[String]) -> String {
-    let lines = lines.join("\n");
-    format!(
-        "{}\n`cargo xtask bench {name}`, on {machine}:\n\n```text\n{}\n```\n{}\n",
-        begin(name),
-        lines.trim_matches('\n'),
-        end(name)
-    )
+    let text = lines.join("\n");
+    let text = text.trim_matches('\n');
+    // Tables are tables here too; what was set in columns stays so.
+    let text = match lines.iter().any(|line| line.starts_with('|')) {
+        true => text.to_owned(),
+        false => format!("```text\n{text}\n```"),
+    };
+    format!("{}\n`cargo xtask bench {name}`, on {machine}:\n\n{text}\n{}\n", begin(name), end(name))
 }
 
 fn begin(name: &str) -> String {
