@@ -52,10 +52,10 @@ pub(crate) fn repair(call: &mut RequestedCall, tools: &[Offered]) -> Vec<String>
     done
 }
 
-/// The calls that a text consists of, after some words that stay. Nothing, where anything else is in it.
-pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<(String, Vec<RequestedCall>)> {
+/// The calls that a text consists of. Nothing, where anything else is in it: words around a call may say that it is quoted.
+pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<Vec<RequestedCall>> {
     let text = text.trim();
-    if let Some((said, tagged)) = text.split_once(OPEN) {
+    if let Some(tagged) = text.strip_prefix(OPEN) {
         let mut calls = Vec::new();
         for piece in tagged.split(OPEN) {
             let (json, after) = piece.split_once(CLOSE)?;
@@ -64,26 +64,30 @@ pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<(String, Vec<Req
             }
             calls.push(call_of(json, tools)?);
         }
-        return Some((said.trim_end().to_owned(), calls));
+        return Some(calls);
     }
     let json = unfenced(text).unwrap_or(text);
-    let calls = match serde_json::from_str::<Vec<&RawValue>>(json) {
-        Ok(items) if !items.is_empty() => items.iter().map(|item| call_of(item.get(), tools)).collect::<Option<_>>()?,
-        _ => vec![call_of(json, tools)?],
-    };
-    Some((String::new(), calls))
+    match serde_json::from_str::<Vec<&RawValue>>(json) {
+        Ok(items) if !items.is_empty() => items.iter().map(|item| call_of(item.get(), tools)).collect(),
+        _ => Some(vec![call_of(json, tools)?]),
+    }
 }
 
-/// JSON that is a call of an offered tool, and nothing else.
+/// JSON that is a call of an offered tool, and nothing else, or an object with one as its `function`.
 fn call_of(json: &str, tools: &[Offered]) -> Option<RequestedCall> {
     let Members(members) = serde_json::from_str(json.trim()).ok()?;
     if let [inner] = members.iter().filter(|(key, _)| key == "function").collect::<Vec<_>>()[..]
         && inner.1.get().starts_with('{')
     {
-        return call_of(inner.1.get(), tools);
+        let Members(members) = serde_json::from_str(inner.1.get()).ok()?;
+        return plain_call_of(&members, tools);
     }
+    plain_call_of(&members, tools)
+}
+
+fn plain_call_of(members: &[(String, &RawValue)], tools: &[Offered]) -> Option<RequestedCall> {
     let (mut name, mut arguments) = (None, None);
-    for (key, value) in &members {
+    for (key, value) in members {
         let slot = match key.as_str() {
             "name" | "tool" | "tool_name" | "function" => &mut name,
             "arguments" | "parameters" | "args" | "input" => &mut arguments,
@@ -377,33 +381,33 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_text(text: &str, expected: Option<(&str, &[(&str, &str)])>) {
+    fn check_text(text: &str, expected: Option<&[(&str, &str)]>) {
         let found = calls_in(text, &tools());
-        let found = found.map(|(said, calls)| {
-            let calls: Vec<_> = calls.into_iter().map(|call| (call.name, call.arguments)).collect();
-            (said, calls)
-        });
-        let expected = expected.map(|(said, calls)| {
-            let owned = calls.iter().map(|(name, arguments)| ((*name).to_owned(), (*arguments).to_owned())).collect();
-            (said.to_owned(), owned)
-        });
-        assert_eq!(found, expected, "{text}");
+        let found: Option<Vec<_>> =
+            found.map(|calls| calls.into_iter().map(|call| (call.name, call.arguments)).collect());
+        let owned = |(name, arguments): &(&str, &str)| ((*name).to_owned(), (*arguments).to_owned());
+        assert_eq!(found, expected.map(|calls| calls.iter().map(owned).collect()), "{text}");
     }
 
     #[test]
     fn a_text_that_is_nothing_but_calls_is_calls() {
         let one: &[(&str, &str)] = &[("read_file", r#"{"path":"a"}"#)];
         let call = r#"{"name":"read_file","arguments":{"path":"a"}}"#;
-        check_text(call, Some(("", one)));
-        check_text(&format!("```json\n{call}\n```"), Some(("", one)));
-        check_text(&format!("[{call}]"), Some(("", one)));
-        check_text(
-            r#"{"type":"function","function":{"name":"read_file","arguments":"{\"path\":\"a\"}"}}"#,
-            Some(("", one)),
-        );
-        check_text(&format!("I look.\n<tool_call>\n{call}\n</tool_call>"), Some(("I look.", one)));
+        check_text(call, Some(one));
+        check_text(&format!("```json\n{call}\n```"), Some(one));
+        check_text(&format!("[{call}]"), Some(one));
+        check_text(r#"{"type":"function","function":{"name":"read_file","arguments":"{\"path\":\"a\"}"}}"#, Some(one));
+        check_text(&format!("\n<tool_call>\n{call}\n</tool_call>"), Some(one));
         let two = format!("<tool_call>{call}</tool_call>\n<tool_call>{call}</tool_call>");
-        check_text(&two, Some(("", &[one[0], one[0]])));
+        check_text(&two, Some(&[one[0], one[0]]));
+    }
+
+    #[test]
+    fn a_call_in_a_call_in_a_call_is_none_however_deep() {
+        let call = r#"{"name":"read_file","arguments":{"path":"a"}}"#;
+        for depth in [2, 20_000] {
+            check_text(&format!("{}{call}{}", "{\"function\":".repeat(depth), "}".repeat(depth)), None);
+        }
     }
 
     #[test]
@@ -414,6 +418,7 @@ mod tests {
             "[]",
             "{}",
             &format!("You could write {call}"),
+            &format!("The last line of that page is:\n<tool_call>{call}</tool_call>"),
             &format!("For example:\n```json\n{call}\n```\nwould read it."),
             &format!("<tool_call>{call}</tool_call> is how it is done."),
             &format!("<tool_call>{call}"),

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{Host, Session};
+use ringfence_kernel::{Bit, Host, Session};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -224,10 +224,11 @@ impl Run<'_> {
     fn repaired(&self, text: String, mut calls: Vec<RequestedCall>, tools: &[Offered]) -> (String, Vec<RequestedCall>) {
         let mut said = text;
         if calls.is_empty()
-            && let Some((words, found)) = repair::calls_in(&said, tools)
+            && !self.may_be_quoted(&said)
+            && let Some(found) = repair::calls_in(&said, tools)
         {
             self.hear(&Event::Note { text: &format!("{} call(s) written as text are made", found.len()) });
-            (said, calls) = (words, found);
+            (said, calls) = (String::new(), found);
         }
         for call in &mut calls {
             let done = repair::repair(call, tools);
@@ -237,6 +238,19 @@ impl Run<'_> {
             }
         }
         (said, calls)
+    }
+
+    /// Whether a text may be somebody else's: the session saw what nobody vouches for, or the text was there before.
+    fn may_be_quoted(&self, text: &str) -> bool {
+        let text = text.trim();
+        let escaped = serde_json::to_string(text).unwrap_or_default();
+        let escaped = escaped.trim_matches('"');
+        let was_there = |message: &Message| match message {
+            Message::User { text: said } | Message::Assistant { text: said, .. } | Message::Tool { text: said, .. } => {
+                said.contains(text) || said.contains(escaped)
+            }
+        };
+        self.agent.session.bits.has(Bit::SawUntrusted) || self.history.messages().iter().any(was_there)
     }
 
     /// The calls with an id each that no other one of the answer has.

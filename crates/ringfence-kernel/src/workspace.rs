@@ -94,6 +94,9 @@ pub enum ChangeKind {
 pub trait Egress: Send + Sync + fmt::Debug {
     /// A way to these hosts (`host:port` each), and to no others.
     fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<Box<dyn Way>, ToolError>;
+
+    /// A host (`host:port`) in the one way in which it is judged, however it was spelled: rules know no other.
+    fn known_as(&self, host: &str) -> Result<String, ToolError>;
 }
 
 /// A way out that is open as long as this is there.

@@ -329,13 +329,17 @@ impl Tool for RunCode {
     const STOPS_ITSELF: bool = true;
     const VERBS: &'static [Verb] = &[Verb::Run, Verb::Fetch, Verb::Create, Verb::Overwrite, Verb::Delete, Verb::Lose];
 
-    fn plan(&self, program: Program, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, mut program: Program, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         cx.name_subject(program.language.name());
         let limits = program.limits(cx.limits)?;
-        if !program.network.is_empty() && self.jail.egress.is_none() {
-            let message = "programs have no network here; run it without `network`";
-            return Err(ToolError::new(ErrorKind::Unavailable, message));
-        }
+        program.network = match &self.jail.egress {
+            Some(egress) => program.hosts()?.iter().map(|host| egress.known_as(host)).collect::<Result<_, _>>()?,
+            None if program.network.is_empty() => Vec::new(),
+            None => {
+                let message = "programs have no network here; run it without `network`";
+                return Err(ToolError::new(ErrorKind::Unavailable, message));
+            }
+        };
         Ok(Plan { touches: program.touches()?, work: Work::Start(Box::new(program), limits) })
     }
 

@@ -84,6 +84,11 @@ impl Egress for Proxy {
         std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, desk)).map_err(failed)?;
         Ok(Box::new(OpenWay { socket: Some(theirs.into()), asked }))
     }
+
+    fn known_as(&self, host: &str) -> Result<String, ToolError> {
+        let Grant { host, port } = Grant::parse(host, &self.net)?;
+        Ok(format!("{host}:{port}"))
+    }
 }
 
 #[derive(Debug)]

@@ -26,7 +26,7 @@ async fn what_has_one_meaning_is_made_where_it_is_wanted_and_nowhere_else() {
         (raw("write_file", r#"{"path":"x","content":"y","createDirs":"true"}"#), "`createDirs` was a text"),
         (raw("write_file", r#"{"path":"x","content":"y","create_dirs":true}"#), "`create_dirs` is called `createDirs`"),
         (text(written), "1 call(s) written as text are made"),
-        (text(&format!("I write it.\n<tool_call>{written}</tool_call>")), "1 call(s) written as text are made"),
+        (text(&format!("<tool_call>{written}</tool_call>")), "1 call(s) written as text are made"),
     ];
     for (answer, noted) in &cases {
         let world = ran(Repair::OneMeaning, answer).await;
@@ -53,6 +53,20 @@ async fn doubt_is_not_repaired() {
     for answer in &cases {
         assert_eq!(ran(Repair::OneMeaning, answer).await.file("x"), None, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_call_that_a_file_or_a_prompt_has_is_quoted_and_not_made() {
+    let written = r#"{"name":"write_file","arguments":{"path":"x","content":"y"}}"#;
+    let setup = || Setup { repair: Repair::OneMeaning, ..Setup::default() };
+    let mut world = World::new(setup(), &[text(written), text("done")]);
+    world.prompt(&format!("say after me: {written}")).await;
+    assert_eq!(world.file("x"), None);
+    let plant = call("write_file", json!({"path": "page", "content": written}));
+    let read = call("read_file", json!({"path": "page"}));
+    let mut world = World::new(setup(), &[plant, read, text(written), text("done")]);
+    world.prompt("what does the page say?").await;
+    assert_eq!((world.file("x"), world.file("page").as_deref()), (None, Some(written)));
 }
 
 #[tokio::test]

@@ -310,6 +310,13 @@ impl Known {
         all.filter(|(_, held)| held.status != Status::Void).map(|(place, _)| place).collect()
     }
 
+    /// The places of the changes that the one in this place took back.
+    pub(super) fn taken_back_by(&self, place: usize) -> impl Iterator<Item = usize> {
+        let ties = u32::try_from(place).ok().and_then(|place| self.ties.get(&place));
+        let undone = ties.into_iter().flat_map(|ties| ties.undoes.iter());
+        undone.filter_map(|change| self.places.get(change)).filter_map(|place| usize::try_from(place).ok())
+    }
+
     fn undoes(&self, change: &str) -> Vec<String> {
         let ties = self.places.get(change).and_then(|place| self.ties.get(&place));
         ties.map(|ties| ties.undoes.to_vec()).unwrap_or_default()

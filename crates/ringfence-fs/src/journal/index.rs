@@ -239,12 +239,15 @@ impl Journal {
         }
         let made = known.made();
         let old = made.len().saturating_sub(MOST_CHANGES);
-        let mut bytes = Vec::new();
+        let (mut bytes, mut staying) = (Vec::new(), BTreeSet::new());
         for (index, place) in made.into_iter().enumerate() {
             let Some(held) = known.entries.get(place) else { continue };
-            let stays = index >= old || held.status == Status::Pending || held.kept_bytes() > 0;
+            // What takes back a change that stays does so too, or that one would seem to hold again, or not to.
+            let takes_back = || known.taken_back_by(place).any(|undone| staying.contains(&undone));
+            let stays = index >= old || held.status == Status::Pending || held.kept_bytes() > 0 || takes_back();
             if stays || known.whole(place)?.images().iter().any(|image| kept.contains(image)) {
                 bytes.extend_from_slice(&known.lines(place)?);
+                staying.insert(place);
             }
         }
         // Where little would go, it would be written anew again and again.

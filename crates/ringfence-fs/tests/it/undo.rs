@@ -798,6 +798,22 @@ fn a_log_that_becomes_long_is_written_anew_by_a_server_that_never_ends() {
 }
 
 #[test]
+fn a_change_that_was_taken_back_and_brought_back_holds_after_the_log_was_shortened() {
+    let world = World::new();
+    world.write("f", "one");
+    let first = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    world.undo(&first);
+    world.value("redo", &json!({}));
+    add_lines(&world, &many_changes(0, 100_000));
+    world.change("write_file", &json!({"path": "g", "content": "x"}));
+    assert!(std::fs::read_to_string(journal_of(&world).join("log")).unwrap().lines().count() < 21_000);
+    let world = world.reopened(Setup::default());
+    assert_eq!(world.read("f"), "two");
+    world.undo(&first);
+    assert_eq!(world.read("f"), "one");
+}
+
+#[test]
 fn a_long_log_that_cannot_become_shorter_stays_until_it_can() {
     let world = World::new();
     world.write("f", "one");

@@ -191,11 +191,13 @@ struct Place {
 
 impl Place {
     fn make(environment: &Environment) -> io::Result<Self> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
-        let word = format!("{:016x}", u64::from_ne_bytes(random));
-        let temporary = environment.variables.0.get("TMPDIR").map_or("/tmp", String::as_str);
-        let directory = Path::new(temporary).join(format!("ringfence-demo-{word}"));
+        let random = || {
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes).map(|()| format!("{:016x}", u64::from_ne_bytes(bytes)))
+        };
+        let (name, word) = (random().map_err(io::Error::other)?, random().map_err(io::Error::other)?);
+        let temporary = environment.variables.0.get("TMPDIR").filter(|directory| directory.starts_with('/'));
+        let directory = Path::new(temporary.map_or("/tmp", String::as_str)).join(format!("ringfence-demo-{name}"));
         DirBuilder::new().mode(0o700).create(&directory)?;
         let place = Self { directory, word };
         for (path, contents) in FILES {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence_kernel::Context;
+use ringfence_kernel::{Context, ToolError};
 use serde_json::{Map, Value, json};
 
 use super::definition::{Definition, Listed, read};
@@ -62,11 +62,11 @@ impl Server {
         }
     }
 
-    /// Hosts that it may reach from the jail.
-    pub(crate) fn network(&self) -> &[String] {
+    /// Hosts that it may reach from the jail, as rules know them.
+    pub(crate) fn network(&self) -> Result<Vec<String>, ToolError> {
         match &self.told.way {
-            Way::Program(program) => &program.network,
-            Way::Url { .. } => &[],
+            Way::Program(program) => self.starter.known_hosts(&program.network),
+            Way::Url { .. } => Ok(Vec::new()),
         }
     }
 
@@ -75,7 +75,9 @@ impl Server {
         let until = Instant::now() + self.told.timeout.unwrap_or(START);
         let patience = Patience { until, check: &|| Ok(()) };
         let (line, listed) = self.connect(&patience).map_err(|trouble| trouble.to_string())?;
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+        // Who is started anew for each call has no more to do.
+        let stays = !matches!(&self.told.way, Way::Program(program) if program.is_per_call());
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
         Ok(listed)
     }
 
@@ -100,7 +102,13 @@ impl Server {
                 let patience = Patience { until: patience.until, check: &check };
                 let listed = self.greet(line.as_ref(), &patience).map_err(not_yet_asked)?;
                 still_says(&listed, tool)?;
-                line.ask("tools/call", &asked, &patience)
+                let answer = line.ask("tools/call", &asked, &patience);
+                // It ends with its line. What it still wanted then is recorded too, and not made.
+                drop(line);
+                while let Some(attempt) = way.as_ref().and_then(|way| way.next()) {
+                    attempt.record(cx);
+                }
+                answer
             }
             Way::Program(_) | Way::Url { .. } => self.line(tool, patience)?.ask("tools/call", &asked, patience),
         }

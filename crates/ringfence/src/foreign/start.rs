@@ -106,6 +106,15 @@ impl Starter {
         }
     }
 
+    /// Hosts as rules know them, however they were spelled.
+    pub(crate) fn known_hosts(&self, hosts: &[String]) -> Result<Vec<String>, ToolError> {
+        let known = |host: &String| match &self.reach.egress {
+            Some(egress) => egress.known_as(host),
+            None => Ok(host.clone()),
+        };
+        hosts.iter().map(known).collect()
+    }
+
     /// A line to a server that was just started with what it was given, for the call that this is about.
     pub(crate) fn open_for_call(&self, program: &Program, cx: &Context<'_>) -> Result<ForCall, Trouble> {
         let missing = |what: &str| {

@@ -133,7 +133,7 @@ impl Tool for Foreign {
 impl Foreign {
     /// The config gives the server its hosts, and still a deny is final.
     fn check_hosts(&self, cx: &Context<'_>) -> Result<(), ToolError> {
-        for host in self.server.network() {
+        for host in self.server.network()? {
             let place = Place { mount: NET.into(), given: host.clone(), shown: host.clone(), ..Place::default() };
             if cx.judge(&Touch { verb: Verb::Fetch, place }).decision == Decision::Deny {
                 let name = self.server.name();

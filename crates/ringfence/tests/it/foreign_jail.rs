@@ -147,4 +147,8 @@ fn a_server_reaches_the_hosts_that_it_was_given_and_each_connection_is_recorded_
     configure(&site, &network, &deny);
     let denied = reach();
     assert!(denied.out.contains("PERMISSION_DENIED") && denied.out.contains("the policy denies"), "{denied:?}");
+    // However the config spells it.
+    configure(&site, &format!("network = [\"0x7f000002:{}\"]", granted.port()), &deny);
+    let denied = reach();
+    assert!(denied.out.contains("PERMISSION_DENIED") && denied.out.contains("the policy denies"), "{denied:?}");
 }

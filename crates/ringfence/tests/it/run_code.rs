@@ -282,6 +282,20 @@ fn arguments_that_cannot_be_meant_are_refused_before_anything_runs() {
 }
 
 #[test]
+fn a_host_is_judged_by_the_one_name_that_it_has_however_it_is_spelled() {
+    let site = Site::new();
+    let rule = |decision: &str, host: &str| format!("[[rules]]\ndecision = \"{decision}\"\nhost = \"{host}\"\n");
+    let config = rule("deny", "93.184.216.34") + &rule("deny", "[2001:4860::8888]") + &rule("allow", "*");
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
+    for host in ["93.184.216.34", "1572395042:80", "0x5db8d822:80", "93.12113954:443", "[2001:4860:0:0::8888]:443"] {
+        let mut arguments = bash("true");
+        arguments["network"] = json!([host]);
+        assert_eq!(run(&site, &arguments).error(), "PERMISSION_DENIED", "{host}");
+    }
+}
+
+#[test]
 fn a_program_gets_its_variables_and_finds_the_modules_beside_it() {
     let site = Site::new();
     site.write("helper.py", "def word(): return 'helped'\n");
