@@ -59,6 +59,7 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let model = named("model name").unwrap_or_else(|| "an unknown processor".to_owned());
     let kernel = read("/proc/sys/kernel/osrelease");
+    let kernel = kernel.split('-').next().unwrap_or_default();
     let load = read("/proc/loadavg");
     let load = load.split(' ').next().unwrap_or_default();
     format!("{cores} cores of {model}, Linux {}, load {load} at the start", kernel.trim())
@@ -124,12 +125,10 @@ fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
 }
 
 fn block(name: &str, machine: &str, lines: &[String]) -> String {
-    let text = lines.join("\n");
-    let text = text.trim_matches('\n');
-    // Tables are tables here too; what was set in columns stays so.
-    let text = match lines.iter().any(|line| line.starts_with('|')) {
-        true => text.to_owned(),
-        false => format!("```text\n{text}\n```"),
+    // Where there are tables at the end, they have all of it. What was set in columns stays so.
+    let text = match lines.iter().position(|line| line.starts_with('|')) {
+        Some(tables) => lines[tables..].join("\n").trim_matches('\n').to_owned(),
+        None => format!("```text\n{}\n```", lines.join("\n").trim_matches('\n')),
     };
     format!("{}\n`cargo xtask bench {name}`, on {machine}:\n\n{text}\n{}\n", begin(name), end(name))
 }
