@@ -51,7 +51,9 @@ impl Control {
         let arguments = &message["params"]["arguments"];
         let done = self.call(message["params"]["name"].as_str().unwrap_or_default(), arguments);
         let is_error = done.is_err();
-        let text = done.unwrap_or_else(|error| format!("{error}: {arguments}"));
+        // An error of its tells all that it knows.
+        let link = arguments["path"].as_str().and_then(|path| fs::read_link(self.root.join(path)).ok());
+        let text = done.unwrap_or_else(|error| format!("{error}: {arguments} {link:?}"));
         json!({"content": [{"type": "text", "text": text}], "isError": is_error})
     }
 

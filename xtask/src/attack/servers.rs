@@ -42,7 +42,8 @@ pub(crate) fn programs(ours: &Path, control: Control) -> (Vec<Program>, Vec<Stri
     };
     let mut all = vec![Program {
         title: "ringfence".to_owned(),
-        words: words(ours, &["mcp", "--preset", "edits", "--workspace"]),
+        // Nobody is here to be asked, and so there is nothing to wait for.
+        words: words(ours, &["mcp", "--wait", "0", "--preset", "edits", "--workspace"]),
         dialect: Dialect::Ours,
     }];
     let mut notes = Vec::new();
