@@ -118,6 +118,14 @@ fn what_is_cut_short_is_an_error_with_what_was_printed_and_changes_nothing() {
         let mut arguments = python(&format!("{endless}{code}"));
         arguments["timeout"] = timeout;
         let said = run_with(&site, &options, &arguments);
+        // Without control groups the kernel refuses memory, and the program hears of it and ends by itself.
+        if ended_by == "memory" && said.code == Some(0) {
+            let value = said.value();
+            let has_groups = value["walls"].as_array().unwrap().contains(&json!("cgroup limits"));
+            assert!(!has_groups && value["stderr"].as_str().unwrap().contains("MemoryError"), "{value}");
+            std::fs::remove_file(site.workspace.join("f")).unwrap();
+            continue;
+        }
         assert_eq!(said.error(), name, "{code}");
         let details = &said.reply()["error"]["details"];
         assert!(details["stdout"].as_str().unwrap().starts_with("begun\n"), "{code}");
