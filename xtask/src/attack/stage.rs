@@ -22,9 +22,8 @@ const SIZE: usize = 48_611;
 /// What lies beside the workspace: one with another name, and one whose name begins with the workspace's.
 const OUTSIDE: [&str; 2] = ["outside", "ws-evil"];
 
-/// More than this in one reply is of no use to a model. A reply of ours has at most 1 MiB of a file, as text and as
-/// structured content.
-const FLOOD: usize = 4 << 20;
+/// More than this in one reply is of no use to a model.
+const FLOOD: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Stage {
