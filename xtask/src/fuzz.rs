@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz [TARGET…] [--seconds N]`: every fuzz target for longer than the tests have time for.
+//! `cargo xtask fuzz [TARGET…] [--seconds N] [--write]`: every fuzz target for longer than the tests have time for.
 //!
 //! A target is a directory `tests/corpus/TARGET` of a crate, and a test in a module `fuzz` there. Each runs in a process of
 //! its own, as many at once as there are processors, so that one that ends its process or never comes back is found too. A
-//! failing input is in the corpus afterwards, and makes the command fail.
+//! failing input is in the corpus afterwards, and makes the command fail. `--write` puts the figures into `docs/fuzzing.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use ringfence_fuzz::{REPORTS, Report, SECONDS, TARGET};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::{marks, report};
 
 /// How long each target runs, where nobody says.
 const A_MINUTE: u64 = 60;
@@ -36,8 +38,8 @@ enum Ended {
 
 /// False if any target failed.
 pub(crate) fn run(words: &[&str]) -> bool {
-    let Some((names, seconds)) = read(words) else {
-        crate::say("usage: cargo xtask fuzz [TARGET…] [--seconds N]");
+    let Some(Wanted { names, seconds, write }) = read(words) else {
+        crate::say("usage: cargo xtask fuzz [TARGET…] [--seconds N] [--write]");
         return false;
     };
     let all = targets();
@@ -53,12 +55,8 @@ pub(crate) fn run(words: &[&str]) -> bool {
         crate::say(&format!("{} cannot be made: {error}", reports.display()));
         return false;
     }
-    let homes: BTreeSet<&Path> = chosen.iter().map(|target| target.home.as_path()).collect();
-    let mut tests = BTreeMap::new();
-    for home in homes {
-        let Some(programs) = built(home) else { return false };
-        tests.insert(home.to_owned(), programs);
-    }
+    let Some(tests) = built() else { return false };
+    let machine = report::machine();
     let ended = Mutex::new(BTreeMap::new());
     let waiting = Mutex::new(chosen.iter().collect::<Vec<_>>());
     let hands = std::thread::available_parallelism().map_or(1, usize::from);
@@ -73,23 +71,40 @@ pub(crate) fn run(words: &[&str]) -> bool {
             });
         }
     });
-    tell(&lock(&ended))
+    let ended = lock(&ended);
+    let table = table(&ended);
+    crate::say(&table);
+    let is_written = !write || {
+        let head = format!("`cargo xtask fuzz {}`, on {machine}:", words.join(" "));
+        marks::write("docs/fuzzing.md", "fuzz", &format!("{head}\n\n{table}"))
+    };
+    tell_failures(&ended) && is_written
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn read<'w>(words: &[&'w str]) -> Option<(Vec<&'w str>, u64)> {
-    let (mut names, mut seconds, mut rest) = (Vec::new(), A_MINUTE, words.iter());
+/// What the words of the command line ask for.
+struct Wanted<'w> {
+    /// None is all.
+    names: Vec<&'w str>,
+    seconds: u64,
+    write: bool,
+}
+
+fn read<'w>(words: &[&'w str]) -> Option<Wanted<'w>> {
+    let mut wanted = Wanted { names: Vec::new(), seconds: A_MINUTE, write: false };
+    let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
-            "--seconds" => seconds = rest.next()?.parse().ok()?,
+            "--seconds" => wanted.seconds = rest.next()?.parse().ok()?,
+            "--write" => wanted.write = true,
             name if name.starts_with('-') => return None,
-            name => names.push(name),
+            name => wanted.names.push(name),
         }
     }
-    Some((names, seconds))
+    Some(wanted)
 }
 
 /// Every directory of inputs is a target.
@@ -108,25 +123,29 @@ fn targets() -> Vec<Target> {
     found
 }
 
-/// The test programs of a crate.
-fn built(home: &Path) -> Option<Vec<PathBuf>> {
-    let package = home.file_name()?.to_str()?;
-    crate::say(&format!("building the tests of {package}"));
+/// The test programs of each crate, by its directory. All are built at once, as the tests build them: a crate alone would have
+/// other features of its dependencies, and build those again.
+fn built() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments =
-        ["test", "--no-run", "--locked", "--message-format", "json", "-p", package, "--lib", "--test", "it"];
+    let arguments = ["test", "--no-run", "--locked", "--message-format", "json", "--workspace"];
     let output =
         Command::new(cargo).args(arguments).current_dir(crate::root()).stderr(Stdio::inherit()).output().ok()?;
     if !output.status.success() {
-        crate::say(&format!("the tests of {package} cannot be built"));
+        crate::say("the tests cannot be built");
         return None;
     }
     let program = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;
-        let is_test = message["profile"]["test"].as_bool()?;
-        Some(PathBuf::from(message["executable"].as_str()?)).filter(|_| is_test)
+        let home = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        let has_targets = message["target"]["kind"] == json!(["lib"]) || message["target"]["name"] == "it";
+        let is_test = message["profile"]["test"].as_bool()? && has_targets;
+        is_test.then_some((home, PathBuf::from(message["executable"].as_str()?)))
     };
-    Some(String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect())
+    let mut programs: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    for (home, program) in String::from_utf8_lossy(&output.stdout).lines().filter_map(program) {
+        programs.entry(home).or_default().push(program);
+    }
+    Some(programs)
 }
 
 /// Runs one target to its end.
@@ -195,19 +214,22 @@ fn wait(child: &mut Child, until: Instant) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-/// Prints the table, and what failed.
-fn tell(ended: &BTreeMap<Target, Ended>) -> bool {
-    crate::say("| target | runs | runs/s | outcomes | failures |");
-    crate::say("|---|---:|---:|---:|---:|");
+fn table(ended: &BTreeMap<Target, Ended>) -> String {
+    let mut table = "| target | runs | runs/s | outcomes | failures |\n|---|---:|---:|---:|---:|\n".to_owned();
     for (Target { name, .. }, end) in ended {
         let (Ended::Fine(report) | Ended::Failed(Some(report), _)) = end else {
-            crate::say(&format!("| {name} | ? | ? | ? | 1 |"));
+            table += &format!("| `{name}` | ? | ? | ? | 1 |\n");
             continue;
         };
         let Report { runs, time, outcomes, failures } = report;
         let a_second = *runs as f64 / time.as_secs_f64().max(0.001);
-        crate::say(&format!("| {name} | {runs} | {a_second:.0} | {outcomes} | {failures} |"));
+        table += &format!("| `{name}` | {runs} | {a_second:.0} | {outcomes} | {failures} |\n");
     }
+    table
+}
+
+/// True if nothing failed.
+fn tell_failures(ended: &BTreeMap<Target, Ended>) -> bool {
     let mut fine = true;
     for (Target { name, .. }, end) in ended {
         if let Ended::Failed(_, printed) = end {

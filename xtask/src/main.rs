@@ -18,6 +18,7 @@ mod fetched;
 mod fuzz;
 mod live_model;
 mod llmock;
+mod marks;
 mod mcp_clients;
 mod mutants;
 mod package;

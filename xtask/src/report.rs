@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{root, say};
+use crate::{marks, say};
 
 const DOCUMENT: &str = "docs/benchmarks.md";
 
@@ -49,7 +49,7 @@ fn lines_of(words: &[&str]) -> Option<Vec<String>> {
 }
 
 /// The machine in a line: how many cores of what, which kernel, and how busy it is.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
     let named = |key: &str| {
@@ -105,23 +105,7 @@ fn number(word: &str) -> Option<(f64, String)> {
 
 /// Puts the lines where the document has a place for them.
 fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
-    let file = root().join(DOCUMENT);
-    let Ok(text) = fs::read_to_string(&file) else {
-        say(&format!("{DOCUMENT} cannot be read"));
-        return false;
-    };
-    let block = block(name, machine, lines);
-    let new = match replaced(&text, name, &block) {
-        Some(new) => new,
-        None => format!("{}\n\n## bench {name}\n\n{block}", text.trim_end()),
-    };
-    match fs::write(&file, new) {
-        Ok(()) => true,
-        Err(error) => {
-            say(&format!("{DOCUMENT} cannot be written: {error}"));
-            false
-        }
-    }
+    marks::write(DOCUMENT, &format!("bench {name}"), &block(name, machine, lines))
 }
 
 fn block(name: &str, machine: &str, lines: &[String]) -> String {
@@ -130,29 +114,14 @@ fn block(name: &str, machine: &str, lines: &[String]) -> String {
         Some(tables) => lines[tables..].join("\n").trim_matches('\n').to_owned(),
         None => format!("```text\n{}\n```", lines.join("\n").trim_matches('\n')),
     };
-    format!("{}\n`cargo xtask bench {name}`, on {machine}:\n\n{text}\n{}\n", begin(name), end(name))
-}
-
-fn begin(name: &str) -> String {
-    format!("<!-- bench {name}: begin -->")
-}
-
-fn end(name: &str) -> String {
-    format!("<!-- bench {name}: end -->")
-}
-
-/// The text with the block in its place, if it has one.
-fn replaced(text: &str, name: &str, block: &str) -> Option<String> {
-    let from = text.find(&begin(name))?;
-    let to = from + text[from..].find(&end(name))? + end(name).len();
-    Some(format!("{}{}{}", &text[..from], block.trim_end(), &text[to..]))
+    format!("`cargo xtask bench {name}`, on {machine}:\n\n{text}")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{block, figure, replaced};
+    use super::{block, figure};
 
     #[test]
     fn a_line_of_figures_is_a_title_and_numbers_with_units() {
@@ -172,10 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_takes_the_place_of_the_one_before() {
-        let (old, new) = (block("mcp", "a machine", &["1".to_owned()]), block("mcp", "a machine", &["2".to_owned()]));
-        let text = format!("# Title\n\n{old}\nafter\n");
-        assert_eq!(replaced(&text, "mcp", &new), Some(format!("# Title\n\n{new}\nafter\n")));
-        assert_eq!(replaced(&text, "http", &new), None);
+    fn a_block_has_the_tables_or_what_was_set_in_columns() {
+        let block =
+            |lines: &[&str]| block("fs", "a machine", &lines.iter().map(|&line| line.into()).collect::<Vec<_>>());
+        let head = "`cargo xtask bench fs`, on a machine:\n\n";
+        assert_eq!(block(&["said first", "| a |", "| 1 |", ""]), format!("{head}| a |\n| 1 |"));
+        assert_eq!(block(&["", "a  1"]), format!("{head}```text\na  1\n```"));
     }
 }

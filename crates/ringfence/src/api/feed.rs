@@ -20,7 +20,7 @@ use crate::tokens::Owner;
 const MOST: usize = 4096;
 
 /// Bytes of events that are kept.
-const MOST_BYTES: usize = 8 << 20;
+const MOST_BYTES: usize = 4 << 20;
 
 /// Bytes of a reply, or of what a program printed, that an event has.
 const TEXT_BYTES: usize = 4096;
@@ -33,13 +33,13 @@ const TOUCHES: usize = 20;
 pub(super) struct Event {
     pub(super) id: u64,
     pub(super) kind: &'static str,
-    session: Option<String>,
+    session: Option<Box<str>>,
     /// Whose session it is in. Nothing for what is the business of those in charge alone.
-    owner: Option<String>,
+    owner: Option<Box<str>>,
     /// As JSON.
-    bare: String,
+    bare: Box<str>,
     /// With contents, which are for whose they are, and for a person.
-    whole: Option<String>,
+    whole: Option<Box<str>>,
 }
 
 impl Event {
@@ -60,7 +60,8 @@ impl Event {
     }
 
     fn size(&self) -> usize {
-        128 + self.bare.len() + self.whole.as_ref().map_or(0, String::len)
+        let names = [&self.session, &self.owner, &self.whole];
+        size_of::<Self>() + self.bare.len() + names.into_iter().flatten().map(|text| text.len()).sum::<usize>()
     }
 }
 
@@ -132,15 +133,15 @@ impl Feed {
             data.insert("at".to_owned(), json!(at));
             data.entry("session").or_insert_with(|| json!(session));
         }
-        let bare = data.to_string();
+        let bare = data.to_string().into();
         let whole = match (&mut data, contents) {
             (Value::Object(data), Value::Object(contents)) => {
                 data.extend(contents);
-                Some(json!(data).to_string())
+                Some(json!(data).to_string().into())
             }
             _ => None,
         };
-        let (session, owner) = (session.map(str::to_owned), owner.map(str::to_owned));
+        let (session, owner) = (session.map(Into::into), owner.map(Into::into));
         let event = Event { id, kind, session, owner, bare, whole };
         kept.bytes += event.size();
         kept.events.push_back(Arc::new(event));

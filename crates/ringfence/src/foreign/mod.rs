@@ -7,6 +7,8 @@
 //! Not here: which servers there are (`mcp_config.rs`), and starting programs outside of the jail (`launch.rs`).
 
 mod definition;
+#[cfg(test)]
+mod fuzz;
 mod line;
 mod pipes;
 mod posts;

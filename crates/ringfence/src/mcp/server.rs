@@ -258,7 +258,8 @@ impl ServerHandler for Server {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        guarded(self.call(params, context)).await
+        // The SDK moves the future of a request three times before it is polled; a large one costs more than the box.
+        guarded(Box::pin(self.call(params, context))).await
     }
 
     async fn list_tools(

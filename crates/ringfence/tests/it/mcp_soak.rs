@@ -1,7 +1,8 @@
 //! A long day of `ringfence serve`: eight clients with calls of every kind, and what is left of the server after it.
 //!
-//! 2,000 calls, 50,000 with `RINGFENCE_FULL=1`, or as many as `RINGFENCE_CALLS` says. Half of the clients have sessions, which
-//! they end and begin anew; the others have none. The figures are printed (`--nocapture`).
+//! 2,000 calls, 50,000 with `RINGFENCE_FULL=1`, or as many as `RINGFENCE_CALLS` says, after as many as it takes until the server
+//! keeps what it ever keeps for those who watch. Half of the clients have sessions, which they end and begin anew; the others
+//! have none. The figures are printed (`--nocapture`).
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,6 +25,10 @@ const FILES: usize = 200;
 /// half of them.
 const GROWTH_KB: u64 = 8 << 10;
 const LATE_GROWTH_KB: u64 = 4 << 10;
+
+/// After so many calls the server has as many events for those who watch as it keeps: 4,096, or 4 MiB of them. Memory is
+/// looked at from there on.
+const SETTLING: usize = 3_000;
 
 /// A session is ended and begun anew after so many calls.
 const SESSION: usize = 50;
@@ -332,8 +337,7 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
     };
 
     let mut clients = come((0..CLIENTS).map(|_| Tally::default()).collect());
-    // One of every kind for each, so that what is opened once is open.
-    work(&mut clients, CLIENTS * 20);
+    work(&mut clients, SETTLING);
     let tallies = rest(clients);
     let before = Held::once_quiet(server);
 
