@@ -1,5 +1,5 @@
-//! Pages whose commands are run, and print what the pages show: the worked run in `examples/crew`, a session in each
-//! dialect; and the program that shows the library.
+//! Pages whose commands are run, and print what the pages show: the README, the worked run in `examples/crew`, a session in
+//! each dialect; and the program that shows the library.
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,15 @@ fn the_worked_run_prints_what_its_readme_shows() {
     for line in ["currentNodeId: \"done\"", "stepsCompleted: [\"gather\", \"draft\", \"review\", \"done\"]"] {
         assert!(state.contains(line), "{line} is not in:\n{state}");
     }
+}
+
+#[test]
+fn the_session_of_the_readme_prints_what_it_shows() {
+    let page = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let shown: Vec<Shown> =
+        commands(&page).into_iter().filter(|shown| shown.command.starts_with("ringfence ")).collect();
+    assert!(shown.len() > 3, "only {} commands were found", shown.len());
+    run_commands(&Site::new(), &shown);
 }
 
 #[test]
@@ -56,10 +65,15 @@ fn repository() -> PathBuf {
 
 /// Runs every command of a page, and compares what it prints. Gives how many there were.
 fn run_page(site: &Site, page: &Path) -> usize {
+    let shown = commands(&std::fs::read_to_string(page).unwrap());
+    run_commands(site, &shown);
+    shown.len()
+}
+
+fn run_commands(site: &Site, shown: &[Shown]) {
     let program = Path::new(PROGRAM).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let shown = commands(&std::fs::read_to_string(page).unwrap());
-    for Shown { command, output } in &shown {
+    for Shown { command, output } in shown {
         let mut shell = site.program("sh");
         shell.args(["-c", command]).env("PATH", &path);
         if site.current.join("config.toml").exists() {
@@ -70,7 +84,6 @@ fn run_page(site: &Site, page: &Path) -> usize {
         let complained = String::from_utf8_lossy(&done.stderr);
         assert!(agrees(printed.trim_end(), output), "{command}\nprinted:\n{printed}{complained}\nshown:\n{output}");
     }
-    shown.len()
 }
 
 /// Everything in the blocks of a page that begins with `$ `, with the lines below it.
@@ -90,6 +103,8 @@ fn commands(text: &str) -> Vec<Shown> {
             },
         }
     }
+    // A block may have an empty line between two commands.
+    shown.iter_mut().for_each(|shown| shown.output.truncate(shown.output.trim_end().len()));
     shown
 }
 
