@@ -89,7 +89,7 @@ impl Target {
     pub(crate) fn parse(text: &str, private: &PrivateHosts) -> Result<Self, WebError> {
         check_text(text)?;
         let url = Url::parse(text).map_err(|cause| WebError::Url(format!("cannot be read: {cause}")))?;
-        Self::of(url, private)
+        Self::of(url, names_user(text), private)
     }
 
     /// Where a server sends on to.
@@ -101,17 +101,17 @@ impl Target {
             .url
             .join(location.trim())
             .map_err(|cause| WebError::Url(format!("of a redirect cannot be read: {cause}")))?;
-        Self::of(url, private)
+        Self::of(url, names_user(location.trim()), private)
     }
 
-    fn of(mut url: Url, private: &PrivateHosts) -> Result<Self, WebError> {
+    fn of(mut url: Url, names_user: bool, private: &PrivateHosts) -> Result<Self, WebError> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(WebError::Url(format!(
                 "must begin with `https://` or `http://`, and not with `{}:`",
                 url.scheme()
             )));
         }
-        if !url.username().is_empty() || url.password().is_some() {
+        if names_user || !url.username().is_empty() || url.password().is_some() {
             return Err(WebError::Url("must not have a user or password in it; use a header".to_owned()));
         }
         let host = url.host().map(Host::of).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
@@ -203,6 +203,15 @@ impl fmt::Display for Target {
 }
 
 /// What parsers differ about is not left to one of them.
+/// Whether there is an `@` before the host, also with nothing before it, which a parser leaves out.
+fn names_user(text: &str) -> bool {
+    let is_web = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let after_scheme = text.split_once(':').filter(|(scheme, _)| is_web(scheme));
+    let rest = after_scheme.map(|(_, rest)| rest).or_else(|| text.starts_with("//").then_some(text));
+    let host = rest.and_then(|rest| rest.trim_start_matches('/').split(['/', '?', '#']).next());
+    host.is_some_and(|host| host.contains('@'))
+}
+
 fn check_text(text: &str) -> Result<(), WebError> {
     let wrong = |problem: &str| Err(WebError::Url(problem.to_owned()));
     if text.len() > LONGEST {
@@ -424,6 +433,9 @@ mod tests {
             ("http://docs.rs%00.evil.org/", "cannot be read"),
             ("http://docs.rs%0d%0a/", "cannot be read"),
             ("http://user@docs.rs/", "user or password"),
+            ("http://@docs.rs/", "user or password"),
+            ("http://:@docs.rs", "user or password"),
+            ("HTTP://@docs.rs?a", "user or password"),
             ("http://user:secret@docs.rs/", "user or password"),
             ("http://:secret@docs.rs/", "user or password"),
             ("http://docs.rs@127.0.0.1/", "user or password"),
@@ -596,6 +608,10 @@ mod tests {
             "javascript:x",
             "\\\\evil",
             "http://a@b.org/",
+            "http://@b.org/",
+            "//@b.org",
+            "https:@b.org",
+            "http:////:@b.org#a",
             "http://localhost/",
             "http://169.254.169.254/",
             "https://docs.rs:22/",
