@@ -1,7 +1,7 @@
 //! Programs of others that a command needs: fetched below `target` on the first run, and ended with the command.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use crate::say;
 
@@ -40,4 +40,26 @@ pub(crate) fn node(place: &Path, packages: &[&str]) -> Option<PathBuf> {
         return None;
     }
     Some(place.join("node_modules"))
+}
+
+/// Whether there is such a program.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Installs packages of Debian, which takes root. False if that cannot be.
+pub(crate) fn debian(packages: &[&str]) -> bool {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|said| said.stdout.trim_ascii() == b"0");
+    if !is_root || !has("apt-get") {
+        return false;
+    }
+    say(&format!("apt-get install {}", packages.join(" ")));
+    let apt = |words: &[&str]| {
+        let mut command = Command::new("apt-get");
+        done(command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))
+    };
+    let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
+    // Lists that are old, or that are not there yet, are asked for where the packages are not found.
+    apt(&install) || (apt(&["update"]) && apt(&install))
 }
