@@ -209,7 +209,8 @@ impl AuditSink for Tap {
             Moment::End { error, reply, .. } => heard.end(record, error, reply),
             Moment::Refused { error, .. } => heard.refused(record, error),
             Moment::Reached { refused: None } => heard.reached(record),
-            Moment::Reached { refused: Some(_) } => {}
+            // Each of the hosts is in a record of its own.
+            Moment::Reached { refused: Some(_) } | Moment::ReachedUnlisted { .. } => {}
             // Its end follows, or never does.
             Moment::Overdue { error, .. } => heard.note_error(record, error),
         }

@@ -22,6 +22,7 @@ use crate::dialect::Notes;
 use crate::face::Offer;
 use crate::gate::Answer;
 use crate::record::Moment;
+use crate::tally::Tally;
 use crate::trip::{Asked, Covered, Leg, Trip, guarded, too_late};
 use crate::turn::Turns;
 use crate::{
@@ -157,6 +158,7 @@ impl Host {
             covered: None,
             notes: Notes::default(),
             listener: None,
+            tally: Tally::default(),
         }
     }
 

@@ -34,6 +34,7 @@ mod session;
 mod signal;
 mod store;
 mod suggest;
+mod tally;
 mod tool;
 mod trip;
 mod turn;

@@ -86,6 +86,8 @@ pub struct Limits {
     pub mcp_time: Duration,
     /// Bytes of its answer that the reply has.
     pub mcp_bytes: u64,
+    /// Bytes of a message with a reply, in every form in which a client gets it.
+    pub reply_bytes: u64,
     /// How long a call may take, approval not counted.
     pub call_time: Duration,
     /// How long a person has to answer.
@@ -133,6 +135,7 @@ impl Limits {
             fetch_first_byte_time: Duration::from_secs(20),
             mcp_time: Duration::from_secs(120),
             mcp_bytes: 256 * KIB,
+            reply_bytes: MIB,
             call_time: Duration::from_secs(30),
             approval_time: Duration::from_secs(300),
             denials_in_a_row: 3,
@@ -199,6 +202,7 @@ impl Limits {
             fetch_first_byte_time: self.fetch_first_byte_time.min(other.fetch_first_byte_time),
             mcp_time: self.mcp_time.min(other.mcp_time),
             mcp_bytes: self.mcp_bytes.min(other.mcp_bytes),
+            reply_bytes: self.reply_bytes.min(other.reply_bytes),
             call_time: self.call_time.min(other.call_time),
             approval_time: self.approval_time.min(other.approval_time),
             denials_in_a_row: self.denials_in_a_row.min(other.denials_in_a_row),

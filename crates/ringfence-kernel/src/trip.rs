@@ -17,6 +17,7 @@ use crate::face::{Offer, Planned, Ran};
 use crate::gate::explained;
 use crate::grants::subject_of;
 use crate::record::Moment;
+use crate::tally::{Outcome, Tally, Unlisted};
 use crate::tool::Road;
 use crate::{
     Abandon, Approval, AuditLost, Bit, BitSet, Context, Decision, ErrorKind, Fatal, Grant, Listener, Origin, Pace,
@@ -63,6 +64,7 @@ pub(crate) struct Trip {
     pub(crate) covered: Option<Covered>,
     pub(crate) notes: Notes,
     pub(crate) listener: Option<Arc<dyn Listener>>,
+    pub(crate) tally: Tally,
 }
 
 /// What somebody saw when they said yes.
@@ -99,6 +101,7 @@ impl Trip {
             covered: Some(covered),
             notes: Notes { modified: true },
             listener: self.listener.clone(),
+            tally: Tally::default(),
         }
     }
 
@@ -420,6 +423,12 @@ impl Trip {
         touches: &[Touch],
         moment: Moment<'_>,
     ) -> Result<(), AuditLost> {
+        if matches!(moment, Moment::End { .. }) {
+            let Unlisted { made, refused } = self.tally.unlisted();
+            if made > 0 || refused > 0 {
+                self.record(&[], Moment::ReachedUnlisted { made, refused })?;
+            }
+        }
         self.parts.audit.record(&Record {
             at: SystemTime::now(),
             session: &self.session,
@@ -449,7 +458,11 @@ impl Road for Trip {
     }
 
     fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), AuditLost> {
-        self.record(std::slice::from_ref(touch), Moment::Reached { refused })
+        let outcome = if refused.is_some() { Outcome::Refused } else { Outcome::Made };
+        match self.tally.lists(touch, outcome) {
+            true => self.record(std::slice::from_ref(touch), Moment::Reached { refused }),
+            false => Ok(()),
+        }
     }
 }
 

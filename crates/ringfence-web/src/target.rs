@@ -44,7 +44,9 @@ fn parse_private(entry: &str) -> Result<(Host, u16), String> {
     let port: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
     let url = Url::parse(&format!("http://{name}/")).map_err(|_| wrong())?;
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
-    let host = url.host().filter(|_| plain && url.port().is_none()).ok_or_else(wrong)?;
+    // The URL would not tell of a second port that is the usual one.
+    let has_port = name.contains(':') && !name.ends_with(']');
+    let host = url.host().filter(|_| plain && !has_port).ok_or_else(wrong)?;
     Ok((Host::of(host), port))
 }
 
@@ -583,6 +585,7 @@ mod tests {
             "wiki",
             "wiki.internal",
             "wiki:0",
+            "wiki:80:80",
             "wiki:99999",
             "*.internal:80",
             "http://wiki:80",

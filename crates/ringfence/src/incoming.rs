@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -25,6 +26,9 @@ const SHORT: u64 = 64 << 10;
 
 /// How long a client may take to send one.
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether the token of an open stream still holds.
+pub(crate) const STILL_KNOWN: Duration = Duration::from_secs(5);
 
 /// Why it is not known who comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +61,8 @@ pub(crate) enum Unread {
     TooLong(usize),
     #[error("the request did not come in time")]
     Late,
+    #[error("the request broke off")]
+    Broken,
 }
 
 /// Where bodies are read.
@@ -77,14 +83,24 @@ impl Bodies {
         let reading = async {
             // The semaphore is never closed, so this only ever waits.
             let _room = if is_short { None } else { self.long.acquire().await.ok() };
-            to_bytes(body, self.longest).await
+            whole(body, self.longest).await
         };
-        match timeout(BODY_TIME, reading).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => Err(Unread::TooLong(self.longest)),
-            Err(_) => Err(Unread::Late),
-        }
+        timeout(BODY_TIME, reading).await.unwrap_or(Err(Unread::Late))
     }
+}
+
+/// A body of at most so many bytes.
+pub(crate) async fn whole(body: Body, most: usize) -> Result<Bytes, Unread> {
+    let mut pieces = body.into_data_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| Unread::Broken)?;
+        if piece.len() > most - bytes.len() {
+            return Err(Unread::TooLong(most));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.into())
 }
 
 #[cfg(test)]
@@ -92,7 +108,7 @@ mod tests {
     use std::time::Duration;
 
     use axum::body::Body;
-    use futures_util::stream::pending;
+    use futures_util::stream::{iter, pending};
     use tokio::time::timeout;
 
     use super::{Bodies, MOST_LONG, Unread};
@@ -120,5 +136,14 @@ mod tests {
         let bodies = Bodies::new(10);
         assert_eq!(bodies.read("0123456789".into()).await.unwrap().len(), 10);
         assert_eq!(bodies.read("0123456789x".into()).await, Err(Unread::TooLong(10)));
+        let pieces = |last| Body::from_stream(iter(["01234", "5678", last].map(Ok::<_, std::io::Error>)));
+        assert_eq!(bodies.read(pieces("9")).await.unwrap(), "0123456789");
+        assert_eq!(bodies.read(pieces("9x")).await, Err(Unread::TooLong(10)));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_not_too_long() {
+        let broken = iter([Ok("01"), Err(std::io::Error::other("gone"))]);
+        assert_eq!(Bodies::new(10).read(Body::from_stream(broken)).await, Err(Unread::Broken));
     }
 }

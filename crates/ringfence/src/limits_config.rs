@@ -45,6 +45,7 @@ pub(crate) struct LimitKeys {
     max_fetch_first_byte_duration: Option<Span>,
     max_mcp_duration: Option<Span>,
     max_mcp_bytes: Option<u64>,
+    max_reply_bytes: Option<u64>,
     max_tool_operation_duration: Option<Span>,
     max_approval_duration: Option<Span>,
 }
@@ -90,6 +91,7 @@ impl LimitKeys {
             fetch_first_byte_time: self.max_fetch_first_byte_duration.map_or(base.fetch_first_byte_time, |span| span.0),
             mcp_time: self.max_mcp_duration.map_or(base.mcp_time, |span| span.0),
             mcp_bytes: self.max_mcp_bytes.unwrap_or(base.mcp_bytes),
+            reply_bytes: self.max_reply_bytes.unwrap_or(base.reply_bytes),
             call_time: self.max_tool_operation_duration.map_or(base.call_time, |span| span.0),
             approval_time: self.max_approval_duration.map_or(base.approval_time, |span| span.0),
             denials_in_a_row: base.denials_in_a_row,

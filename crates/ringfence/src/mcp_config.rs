@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ringfence_web::Key;
+use ringfence_web::{Key, PrivateHosts};
 use serde::Deserialize;
 
 use crate::config::{Variables, Word, Words, value};
@@ -107,7 +107,7 @@ pub(crate) fn servers(
         });
         servers.push(ForeignServer {
             name: name.clone(),
-            way: way.map_err(|problem| wrong(problem.to_owned()))?,
+            way: way.map_err(wrong)?,
             timeout: keys.timeout.map(Span::time),
         });
         warnings.extend(missing);
@@ -115,23 +115,24 @@ pub(crate) fn servers(
     Ok((servers, warnings))
 }
 
-fn way(keys: &ServerKeys, mut variable: impl FnMut(&str) -> Option<String>) -> Result<Way, &'static str> {
+fn way(keys: &ServerKeys, mut variable: impl FnMut(&str) -> Option<String>) -> Result<Way, String> {
+    let wrong = |problem: &str| Err(problem.to_owned());
     match (&keys.command, &keys.url) {
-        (Some(_), Some(_)) => Err("it has a `command` and a `url`, and is one or the other"),
-        (None, None) => Err("it has no `command` and no `url`"),
+        (Some(_), Some(_)) => wrong("it has a `command` and a `url`, and is one or the other"),
+        (None, None) => wrong("it has no `command` and no `url`"),
         (None, Some(_)) if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() || keys.grants() => {
-            Err("`args`, `env`, `jail`, `workspace` and `network` are for a `command`, and it has a `url`")
+            wrong("`args`, `env`, `jail`, `workspace` and `network` are for a `command`, and it has a `url`")
         }
         (None, Some(url)) => {
             Ok(Way::Url { url: url.clone(), key: keys.key_env.as_deref().and_then(variable).map(Key::new) })
         }
-        (Some(_), None) if keys.key_env.is_some() => Err("`key_env` is for a `url`; pass variables on with `env`"),
-        (Some(command), None) if command.is_empty() => Err("`command` is empty"),
+        (Some(_), None) if keys.key_env.is_some() => wrong("`key_env` is for a `url`; pass variables on with `env`"),
+        (Some(command), None) if command.is_empty() => wrong("`command` is empty"),
         (Some(command), None) if command.contains('/') && !command.starts_with('/') => {
-            Err("`command` is a name to be looked up, or an absolute path")
+            wrong("`command` is a name to be looked up, or an absolute path")
         }
         (Some(_), None) if keys.jail == Some(false) && keys.grants() => {
-            Err("`workspace` and `network` are for the jail; outside of it a program has all that you may do")
+            wrong("`workspace` and `network` are for the jail; outside of it a program has all that you may do")
         }
         (Some(command), None) => Ok(Way::Program(Program {
             command: command.clone(),
@@ -151,13 +152,13 @@ impl ServerKeys {
     }
 }
 
-fn with_port(host: &str) -> Result<String, &'static str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match !host.is_empty() && host.chars().all(plain) {
-        true if has_port => Ok(host.to_owned()),
-        true => Ok(format!("{host}:443")),
-        false => Err("`network` lists hosts such as `pypi.org` or `pypi.org:80`"),
+/// Hosts and ports of the network are read in the same way as those that the user lets web tools reach.
+fn with_port(host: &str) -> Result<String, String> {
+    let has_port = host.contains(':') && !host.ends_with(']');
+    let whole = if has_port { host.to_owned() } else { format!("{host}:443") };
+    match PrivateHosts::parse(std::slice::from_ref(&whole)) {
+        Ok(_) => Ok(whole),
+        Err(_) => Err(format!("`network` lists hosts such as `pypi.org` or `pypi.org:80`, and `{host}` is none")),
     }
 }
 

@@ -37,8 +37,12 @@ const REFUSED_WINDOW: Duration = Duration::from_secs(60);
 /// The longest that another process may keep the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A line is longer than this only if it is not ours.
-const LONGEST_LINE: u64 = 256 << 10;
+/// So much of a file is read first to find its last line.
+const TAIL: u64 = 64 << 10;
+
+/// Bytes of a name or a path that a record has. Callers make them up, and what they make up does not fill the log; that
+/// there was more is in the hash of the arguments.
+const LONGEST_TEXT: usize = 4 << 10;
 
 /// Why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -342,6 +346,9 @@ struct Line<'a> {
     micros: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
+    /// Of those that are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }
@@ -374,18 +381,20 @@ impl<'a> Line<'a> {
     fn of(record: &Record<'a>, keys: &Keys) -> Self {
         let sum = |text: &str| Sum { bytes: text.len(), hash: keys.hide(text) };
         let session = record.session;
-        let touch =
-            |touch: &'a ringfence_kernel::Touch| LineTouch { verb: touch.verb.as_str(), path: &touch.place.shown };
+        let touch = |touch: &'a ringfence_kernel::Touch| LineTouch {
+            verb: touch.verb.as_str(),
+            path: clipped(&touch.place.shown),
+        };
         let mut line = Self {
             ts: humantime::format_rfc3339_micros(record.at).to_string(),
-            session: Some(&session.id),
-            principal: Some(&session.principal.name),
+            session: Some(clipped(&session.id)),
+            principal: Some(clipped(&session.principal.name)),
             dialect: Some(session.dialect.name()),
-            agent: session.agent.as_deref(),
-            call: Some(record.call_id),
-            tool: Some(record.tool),
+            agent: session.agent.as_deref().map(clipped),
+            call: Some(clipped(record.call_id)),
+            tool: Some(clipped(record.tool)),
             touches: record.touches.iter().take(MOST_TOUCHES).map(touch).collect(),
-            about: record.subject.filter(|_| record.touches.is_empty()),
+            about: record.subject.filter(|_| record.touches.is_empty()).map(clipped),
             ..Self::default()
         };
         let (moment, error, reply, duration) = match &record.moment {
@@ -404,6 +413,12 @@ impl<'a> Line<'a> {
                 line.moment = "reached";
                 line.ok = Some(refused.is_none());
                 line.error = refused.map(|error| session.dialect.error_name(error));
+                return line;
+            }
+            Moment::ReachedUnlisted { made, refused } => {
+                line.moment = "reached-unlisted";
+                line.count = Some(made + refused);
+                line.refused = Some(*refused);
                 return line;
             }
             Moment::End { error, reply, duration } => ("end", *error, reply, duration),
@@ -430,19 +445,34 @@ fn sync(state: &State) -> io::Result<()> {
     state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
 }
 
-/// The end of a segment: enough for the last whole line and what may stand behind it.
+/// The end of a file: the last whole line, however long it is, and what may stand behind it.
 fn read_tail(file: &OwnedFd, size: u64) -> io::Result<Vec<u8>> {
-    let length = size.min(LONGEST_LINE);
-    let mut tail = vec![0; usize::try_from(length).unwrap_or(0)];
+    let mut length = size.min(TAIL);
+    loop {
+        let tail = read_at(file, size - length, length)?;
+        let ends = tail.iter().filter(|byte| **byte == b'\n').take(2).count();
+        if ends == 2 || length == size {
+            return Ok(tail);
+        }
+        length = size.min(length * 4);
+    }
+}
+
+fn read_at(file: &OwnedFd, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     let mut filled = 0;
-    while filled < tail.len() {
-        match pread(file, &mut tail[filled..], size - length + filled as u64)? {
+    while filled < bytes.len() {
+        match pread(file, &mut bytes[filled..], offset + filled as u64)? {
             0 => break,
             count => filled += count,
         }
     }
-    tail.truncate(filled);
-    Ok(tail)
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+fn clipped(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST_TEXT)]
 }
 
 /// Takes the lock, or says that somebody sits on it.

@@ -229,6 +229,58 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
 }
 
 #[test]
+fn what_a_caller_makes_up_does_not_fill_a_record() {
+    let state = tempfile::tempdir().unwrap();
+    let long = "\u{1}".repeat(3 << 20);
+    let place = Place { mount: "w".into(), given: long.clone(), shown: long.clone(), ..Place::default() };
+    let touches: Vec<Touch> = (0..30).map(|_| Touch { verb: Verb::Read, place: place.clone() }).collect();
+    let error = ToolError::new(ErrorKind::NotFound, "no");
+    let session = session();
+    for touches in [&touches[..], &[]] {
+        // One process after another: each has to find the end of what the last one wrote.
+        let log = AuditLog::open(state.path()).unwrap();
+        let made_up = Record {
+            at: SystemTime::now(),
+            session: &session,
+            call_id: &long,
+            tool: &long,
+            arguments: &long,
+            subject: Some(&long),
+            touches,
+            moment: Moment::Refused { error: &error, reply: "no", duration: Duration::ZERO },
+        };
+        log.record(&made_up).unwrap();
+    }
+    call(&AuditLog::open(state.path()).unwrap(), "1");
+    verify(state.path(), &[]).unwrap();
+    assert_eq!(moments(state.path()), ["genesis", "refused", "refused", "begin", "end"]);
+    let longest = std::fs::read(state.path().join("audit/000001.jsonl")).unwrap();
+    let longest = longest.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap();
+    assert!(longest < 1 << 20, "{longest}");
+}
+
+#[test]
+fn a_log_whose_last_line_is_long_is_gone_on_with() {
+    let state = tempfile::tempdir().unwrap();
+    drop(AuditLog::open(state.path()).unwrap());
+    let file = state.path().join("audit/000001.jsonl");
+    let first = format!(
+        r#"{{"v":1,"seq":1,"ts":"2026-01-01T00:00:00Z","moment":"genesis","tool":"{}","prev":"{}"}}"#,
+        "x".repeat(3 << 20),
+        "0".repeat(64)
+    );
+    for torn in ["", "half a li"] {
+        std::fs::write(&file, format!("{first}\n{torn}")).unwrap();
+        let _ = std::fs::remove_file(state.path().join("audit/heads.jsonl"));
+        call(&AuditLog::open(state.path()).unwrap(), "1");
+        verify(state.path(), &[]).unwrap();
+        let expected =
+            if torn.is_empty() { &["genesis", "begin", "end"][..] } else { &["genesis", "repaired", "begin", "end"] };
+        assert_eq!(moments(state.path()), expected);
+    }
+}
+
+#[test]
 fn refused_calls_past_a_number_are_counted_and_not_listed() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();

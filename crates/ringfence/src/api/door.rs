@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::{HOST, ORIGIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::problem::Problem;
-use crate::incoming::{BODY_TIME, Bodies, Unknown, Unread, owner};
+use crate::incoming::{BODY_TIME, Bodies, Unknown, Unread, owner, whole};
 use crate::lock::lock;
 use crate::mcp::keys::{self, Bad};
 use crate::tokens::{Owner, Tokens};
@@ -73,11 +73,7 @@ impl Door {
     /// What somebody says who is not known yet: little, and in places of its own.
     pub(super) async fn read_login(&self, body: Body) -> Result<Bytes, Problem> {
         let _room = self.logins.try_acquire().map_err(|_| Problem::too_many("too many pages come in at once"))?;
-        match timeout(BODY_TIME, to_bytes(body, LOGIN_BYTES)).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => Err(Problem::too_large(format!("this request may have {LOGIN_BYTES} bytes"))),
-            Err(_) => Err(Problem::late("the request did not come in time")),
-        }
+        timeout(BODY_TIME, whole(body, LOGIN_BYTES)).await.unwrap_or(Err(Unread::Late)).map_err(unread)
     }
 
     /// Fails for a request that a page of somebody else may have sent.
@@ -113,10 +109,15 @@ impl Door {
 
     /// The body, whole. Nothing where there is none.
     pub(super) async fn read(&self, body: Body) -> Result<Bytes, Problem> {
-        self.bodies.read(body).await.map_err(|unread| match unread {
-            Unread::TooLong(_) => Problem::too_large(unread.to_string()),
-            Unread::Late => Problem::late(unread.to_string()),
-        })
+        self.bodies.read(body).await.map_err(unread)
+    }
+}
+
+fn unread(why: Unread) -> Problem {
+    match why {
+        Unread::TooLong(_) => Problem::too_large(why.to_string()),
+        Unread::Late => Problem::late(why.to_string()),
+        Unread::Broken => Problem::bad(why.to_string()),
     }
 }
 

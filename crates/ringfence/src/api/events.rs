@@ -21,6 +21,7 @@ use super::feed::{Feed, Found};
 use super::problem::Problem;
 use super::reply::reply;
 use super::routes::Visit;
+use crate::incoming::STILL_KNOWN;
 use crate::tokens::Owner;
 
 /// How often a stream says that it is there.
@@ -28,9 +29,6 @@ const PING: Duration = Duration::from_secs(15);
 
 /// Bytes after which a piece of a stream ends.
 const PIECE: usize = 256 << 10;
-
-/// How often it is looked whether a token still holds.
-const STILL_KNOWN: Duration = Duration::from_secs(5);
 
 /// Streams at once.
 const MOST: usize = 512;

@@ -201,7 +201,8 @@ impl AuditSink for Feed {
             Moment::Begin { .. } => Some(&self.counts.begun),
             Moment::End { error: Some(_), .. } => Some(&self.counts.failed),
             Moment::Refused { .. } => Some(&self.counts.refused),
-            Moment::End { .. } | Moment::Overdue { .. } | Moment::Reached { .. } => None,
+            Moment::End { .. } | Moment::Overdue { .. } => None,
+            Moment::Reached { .. } | Moment::ReachedUnlisted { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         let kind = match moment {
@@ -216,6 +217,11 @@ impl AuditSink for Feed {
             Moment::Reached { refused } => {
                 data["error"] = json!(refused.map(|error| error.kind.name()));
                 "reached"
+            }
+            Moment::ReachedUnlisted { made, refused } => {
+                data["made"] = json!(made);
+                data["refused"] = json!(refused);
+                "reached-unlisted"
             }
             Moment::End { error, reply, duration } => {
                 data["error"] = json!(error.map(|error| error.kind.name()));

@@ -9,20 +9,23 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
+use futures_util::StreamExt as _;
+use futures_util::stream::unfold;
 use ringfence_kernel::Scope;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::{self, Bounds};
@@ -31,7 +34,7 @@ use super::server::Server;
 use super::talk::{Guest, Places, Source, Talks, Visitor};
 use super::{ENVELOPE, Front, LAST, Served};
 use crate::api::Before;
-use crate::incoming::{Bodies, Unknown, Unread, owner};
+use crate::incoming::{Bodies, STILL_KNOWN, Unknown, Unread, owner};
 use crate::tokens::Tokens;
 use crate::wire::{WireError, Wired};
 
@@ -150,6 +153,7 @@ impl Door {
     async fn enter(&self, request: Request) -> Result<Response, Response> {
         let visitor = self.know(request.headers()).await?;
         let (mut parts, body) = request.into_parts();
+        let headers = parts.headers.clone();
         let body = self.read(body).await?;
         if parts.method == Method::POST
             && let Some(refusal) = refusal(&body)
@@ -163,7 +167,15 @@ impl Door {
             // It is over, and clients take "accepted" for a failure.
             *answer.status_mut() = StatusCode::NO_CONTENT;
         }
-        Ok(answer.map(Body::new))
+        let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        let answer = answer.map(Body::new);
+        Ok(if is_stream { answer.map(|body| self.while_known(headers, body)) } else { answer })
+    }
+
+    /// A stream that ends when its token does not hold any more.
+    fn while_known(&self, headers: HeaderMap, body: Body) -> Body {
+        let stream = Stream { pieces: body.into_data_stream(), door: self.clone(), headers, checked: Instant::now() };
+        Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
     /// Who comes.
@@ -180,7 +192,33 @@ impl Door {
         self.bodies.read(body).await.map_err(|unread| match unread {
             Unread::TooLong(_) => said(StatusCode::PAYLOAD_TOO_LARGE, &unread.to_string()),
             Unread::Late => said(StatusCode::REQUEST_TIMEOUT, &unread.to_string()),
+            Unread::Broken => said(StatusCode::BAD_REQUEST, &unread.to_string()),
         })
+    }
+}
+
+/// What a client hears for as long as it is known.
+struct Stream {
+    pieces: BodyDataStream,
+    door: Door,
+    headers: HeaderMap,
+    /// When it was last looked whether the token holds.
+    checked: Instant,
+}
+
+impl Stream {
+    async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
+        loop {
+            let piece = timeout(STILL_KNOWN.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
+            // Whoever lost their token hears no more.
+            if self.checked.elapsed() >= STILL_KNOWN {
+                self.door.know(&self.headers).await.ok()?;
+                self.checked = Instant::now();
+            }
+            if let Ok(piece) = piece {
+                return piece;
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod callers;
 mod client;
 pub(crate) mod clients;
 mod connections;
+mod fit;
 #[cfg(feature = "conformance")]
 mod fixtures;
 #[cfg(test)]

@@ -10,6 +10,8 @@ use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, Resource
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::fit;
+
 /// What a resource is called: this, and its path.
 const PREFIX: &str = "ringfence:///";
 
@@ -30,7 +32,7 @@ pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
     let path = uri.strip_prefix(PREFIX).and_then(unescaped).filter(|path| !path.is_empty());
     path.ok_or_else(|| {
         let message = format!("resources here are called `{PREFIX}` and a path in the workspace");
-        ErrorData::invalid_params(message, Some(json!({"uri": uri})))
+        ErrorData::invalid_params(message, Some(json!({"uri": clipped(uri)})))
     })
 }
 
@@ -53,7 +55,7 @@ impl As {
 }
 
 /// What was read.
-pub(super) fn result(uri: &str, reply: &Reply, form: As) -> Result<ReadResourceResult, ErrorData> {
+pub(super) fn result(uri: &str, reply: &Reply, form: As, most: usize) -> Result<ReadResourceResult, ErrorData> {
     #[derive(Deserialize)]
     struct Envelope {
         value: Value,
@@ -63,12 +65,14 @@ pub(super) fn result(uri: &str, reply: &Reply, form: As) -> Result<ReadResourceR
     }
     let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
     let Envelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
-    let content = value["content"].as_str().unwrap_or_default();
+    let whole = value["content"].as_str().unwrap_or_default();
+    let content = fit::text(whole, most);
+    let is_cut = content.len() < whole.len() || value["truncated"] == true;
     let mut contents = match form {
-        As::Text => ResourceContents::text(content, uri).with_mime_type("text/plain"),
-        As::Bytes => ResourceContents::blob(content, uri).with_mime_type("application/octet-stream"),
+        As::Text => ResourceContents::text(&*content, uri).with_mime_type("text/plain"),
+        As::Bytes => ResourceContents::blob(&*content, uri).with_mime_type("application/octet-stream"),
     };
-    if value["truncated"] == true {
+    if is_cut {
         let meta = Map::from_iter([("ringfence/truncated".to_owned(), Value::Bool(true))]);
         contents = contents.with_meta(MetaObject(meta));
     }
@@ -90,7 +94,12 @@ fn refusal(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
         ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,
         _ => ErrorCode::INVALID_PARAMS,
     };
-    ErrorData::new(code, message, Some(json!({"uri": uri})))
+    ErrorData::new(code, message, Some(json!({"uri": clipped(uri)})))
+}
+
+/// As much of a URI as is said back.
+fn clipped(uri: &str) -> &str {
+    &uri[..uri.floor_char_boundary(4 << 10)]
 }
 
 /// Text of a URI without its escapes. Nothing where they make no text.

@@ -32,13 +32,14 @@ use super::Served;
 use super::approve::{answer, how_to_answer, question};
 use super::callers::{Caller, Entered};
 use super::client::{Client, Era, Road};
+use super::fit;
 use super::guarded::guarded;
 use super::news::Teller;
 use super::put_off::Waiting;
 use super::resources::{self, As};
 use super::roots::Open;
 use super::talk::{Known, Source, Talk};
-use super::tools::{result, tool};
+use super::tools::{Sending, result, tool};
 
 /// The name of our question among those that a result can have.
 const QUESTION: &str = "approval";
@@ -221,7 +222,7 @@ impl Server {
             let questions = BTreeMap::from([(QUESTION.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = result(reply, trip.talk.session.dialect, trip.client.form, self.source.handed());
+        let mut said = result(reply, self.sending(trip));
         let advice = format!("{}; then make the same call again", how_to_answer(&id));
         said.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
@@ -245,10 +246,20 @@ impl Server {
                     ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied => LoggingLevel::Warning,
                     _ => LoggingLevel::Info,
                 };
-                trip.teller.log(level, &format!("{name}: {}", reply.text)).await;
+                let text = fit::text(&reply.text, trip.talk.most());
+                trip.teller.log(level, &format!("{name}: {text}")).await;
             }
         }
-        Ok(result(&reply, trip.talk.session.dialect, trip.client.form, self.source.handed()).into())
+        Ok(result(&reply, self.sending(trip)).into())
+    }
+
+    fn sending(&self, trip: &Trip<'_>) -> Sending {
+        Sending {
+            dialect: trip.talk.session.dialect,
+            form: trip.client.form,
+            handed: self.source.handed(),
+            most: trip.talk.most(),
+        }
     }
 }
 
@@ -336,7 +347,7 @@ impl ServerHandler for Server {
             form = As::Bytes;
             reply = self.read(&talk, (&path, form), &client, &context).await?;
         }
-        Ok(resources::result(&params.uri, &reply, form)?.into())
+        Ok(resources::result(&params.uri, &reply, form, talk.most())?.into())
     }
 
     async fn on_custom_request(

@@ -50,6 +50,11 @@ impl Talk {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Bytes that a message to the client may have.
+    pub(super) fn most(&self) -> usize {
+        usize::try_from(self.session.limits.reply_bytes).unwrap_or(usize::MAX)
+    }
+
     /// Waits until no call that came before may still change something. At once where this one only reads.
     pub(super) async fn turn(&self, tool: &str) -> Option<MutexGuard<'_, ()>> {
         let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.effect.only_reads());

@@ -3,6 +3,7 @@
 //! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
 //! plan with another verb is refused by the kernel.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ringfence_kernel::{Definition, Dialect, Reply};
@@ -10,6 +11,8 @@ use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotation
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+
+use super::fit::{self, Copies};
 
 /// In what form a reply carries its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,14 +87,31 @@ fn drop_widths(schema: &mut Value) {
     }
 }
 
+/// How results go to a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    pub(super) dialect: Dialect,
+    pub(super) form: Form,
+    pub(super) handed: Handed,
+    /// Bytes that one may have, with all that it says.
+    pub(super) most: usize,
+}
+
 /// What a call comes to.
-pub(super) fn result(reply: &Reply, dialect: Dialect, form: Form, handed: Handed) -> CallToolResult {
+pub(super) fn result(reply: &Reply, sending: Sending) -> CallToolResult {
+    let Sending { dialect, form, handed, .. } = sending;
     if reply.error.is_some() {
-        return CallToolResult::error(vec![ContentBlock::text(reply.text.clone())]);
+        return CallToolResult::error(as_text(reply, sending));
     }
-    let said = if form == Form::Text { None } else { Said::of(&reply.text, dialect) };
+    let said = match form {
+        Form::Text => None,
+        Form::Both => Said::of(&reply.text, dialect).map(|said| said.fitted(Copies { plain: 1, quoted: 1 }, sending)),
+        Form::Structured => {
+            Said::of(&reply.text, dialect).map(|said| said.fitted(Copies { plain: 1, quoted: 0 }, sending))
+        }
+    };
     let Some((Said { text, modified }, value)) = said.and_then(|said| said.structured(handed)) else {
-        return CallToolResult::success(vec![ContentBlock::text(reply.text.clone())]);
+        return CallToolResult::success(as_text(reply, sending));
     };
     let mut content = match form {
         Form::Structured => vec![ContentBlock::text("The result is in structuredContent.")],
@@ -103,6 +123,21 @@ pub(super) fn result(reply: &Reply, dialect: Dialect, form: Form, handed: Handed
     let mut result = CallToolResult::success(content);
     result.structured_content = Some(value);
     result
+}
+
+/// A reply as it is.
+fn as_text(reply: &Reply, sending: Sending) -> Vec<ContentBlock> {
+    let most = sending.most;
+    match sending.dialect {
+        Dialect::Standard | Dialect::Crewagent => {
+            vec![ContentBlock::text(fit::json(&reply.text, Copies::QUOTED, most))]
+        }
+        // It has no place for it but beside the text.
+        Dialect::Miniclaw => match fit::text(&reply.text, most) {
+            Cow::Borrowed(whole) => vec![ContentBlock::text(whole)],
+            Cow::Owned(start) => vec![ContentBlock::text(start), ContentBlock::text(fit::hint(most))],
+        },
+    }
 }
 
 /// What a success reply of a dialect with values has to say.
@@ -141,6 +176,14 @@ impl Said {
         }
     }
 
+    /// It, cut so that a message can have these copies of it.
+    fn fitted(mut self, copies: Copies, sending: Sending) -> Self {
+        if let Cow::Owned(shorter) = fit::json(&self.text, copies, sending.most) {
+            self.text = shorter;
+        }
+        self
+    }
+
     /// It, and its value for the other part of a result.
     fn structured(self, handed: Handed) -> Option<(Self, Value)> {
         // A message is one line.
@@ -168,12 +211,14 @@ mod tests {
     use ringfence_kernel::{Dialect, ErrorKind, Reply};
     use serde_json::{Value, json};
 
-    use super::{Form, Handed, result};
+    use super::{Form, Handed, Sending, result};
+
+    const MOST: usize = 1 << 20;
 
     fn check(text: &str, dialect: Dialect, form: Form, expected: &Value) {
         let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error: None, suspended: None };
         for handed in [Handed::Value, Handed::Json] {
-            let mut result = result(&reply, dialect, form, handed);
+            let mut result = result(&reply, Sending { dialect, form, handed, most: MOST });
             if handed == Handed::Json {
                 let json = result.structured_content.as_ref().map(|value| value.as_str().unwrap());
                 result.structured_content = json.map(|json| serde_json::from_str(json).unwrap());
@@ -182,6 +227,10 @@ mod tests {
             said.as_object_mut().unwrap().remove("resultType");
             assert_eq!(&said, expected, "{text} {form:?} {handed:?}");
         }
+    }
+
+    fn by_our_wire(form: Form) -> Sending {
+        Sending { dialect: Dialect::Standard, form, handed: Handed::Json, most: MOST }
     }
 
     fn text(text: &str) -> Value {
@@ -215,7 +264,7 @@ mod tests {
     fn a_value_with_line_breaks_between_its_parts_stays_in_one_line() {
         let text = "{\"ok\":true,\"value\":{\n\"a\": 1}}".to_owned();
         let reply = Reply { call_id: "1".to_owned(), text, error: None, suspended: None };
-        let said = result(&reply, Dialect::Standard, Form::Structured, Handed::Json);
+        let said = result(&reply, by_our_wire(Form::Structured));
         assert_eq!(said.structured_content, Some(json!("{\"a\":1}")));
     }
 
@@ -230,7 +279,7 @@ mod tests {
         let text = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
         let error = Some(ErrorKind::NotFound);
         let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error, suspended: None };
-        let said = result(&reply, Dialect::Standard, Form::Both, Handed::Json);
+        let said = result(&reply, by_our_wire(Form::Both));
         assert_eq!(said.is_error, Some(true));
         assert_eq!(said.structured_content, None);
     }

@@ -115,6 +115,7 @@ max_fetch_connect_duration = 38
 max_fetch_first_byte_duration = 39
 max_mcp_duration = 40
 max_mcp_bytes = 41
+max_reply_bytes = 42
 max_tool_operation_duration = "13s"
 max_approval_duration = 14
 
@@ -181,7 +182,7 @@ fn every_key_as_json() -> String {
             "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
             "max_fetch_bytes": 33, "max_fetch_text_bytes": 34, "max_fetch_header_bytes": 35, "max_fetch_redirects": 36,
             "max_fetch_duration": 37, "max_fetch_connect_duration": 38, "max_fetch_first_byte_duration": 39,
-            "max_mcp_duration": 40, "max_mcp_bytes": 41,
+            "max_mcp_duration": 40, "max_mcp_bytes": 41, "max_reply_bytes": 42,
             "max_tool_operation_duration": "13s", "max_approval_duration": 14
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
@@ -270,6 +271,7 @@ fn check_every_key(settings: &Settings) {
         fetch_first_byte_time: Duration::from_secs(39),
         mcp_time: Duration::from_secs(40),
         mcp_bytes: 41,
+        reply_bytes: 42,
         call_time: Duration::from_secs(13),
         approval_time: Duration::from_secs(14),
         denials_in_a_row: 20,
@@ -309,6 +311,15 @@ fn a_server_of_others_is_named_plainly_and_reached_in_one_way() {
         ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nnetwork = [\"a.example\"]\n", "are for the jail"),
         ("[mcp_servers.a]\ncommand = \"x\"\nworkspace = \"write\"\n", "`write` is none of none, read"),
         ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"https://a.example/\"]\n", "`network` lists hosts such as"),
+        (
+            "[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"b.example\", \"a.example:99999\"]\n",
+            "`mcp_servers.a`: `network` lists hosts such as `pypi.org` or `pypi.org:80`, and `a.example:99999` is none",
+        ),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:0\"]\n", "`a.example:0` is none"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:\"]\n", "`a.example:` is none"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:80:80\"]\n", "`a.example:80:80` is none"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"::1\"]\n", "`::1` is none"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"\"]\n", "`` is none"),
         ("[mcp_servers.a]\ncommand = \"x\"\nkey_env = \"K\"\n", "`key_env` is for a `url`"),
         ("[mcp_servers.a]\ncommand = \"./x\"\n", "an absolute path"),
         ("[mcp_servers.a]\ncommand = \"\"\n", "`command` is empty"),

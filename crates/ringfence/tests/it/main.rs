@@ -31,6 +31,7 @@ mod mcp_client;
 mod mcp_files;
 mod mcp_http;
 mod mcp_races;
+mod mcp_size;
 mod mcp_soak;
 mod mcp_traps;
 mod page;

@@ -83,6 +83,17 @@ impl Served {
         Answer { status, head: head.to_owned(), body: if chunked { joined(rest) } else { rest.to_owned() } }
     }
 
+    /// What comes of a request that is made by hand, until the server closes the connection.
+    fn until_closed(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(request.replace("HOST", &self.address).as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    }
+
     /// A request of a stateless client.
     fn ask(&self, token: &str, method: &str, mut params: Value) -> Answer {
         params["_meta"] = json!({
@@ -209,6 +220,56 @@ fn a_stateless_client_calls_and_is_asked() {
     assert_eq!((&done["isError"], site.read("a").as_str()), (&json!(false), "new\n"), "{done}");
     let audit = site.run(&["audit", "show", "--json"]).out;
     assert!(audit.contains("user of the MCP client"), "{audit:.3000}");
+}
+
+#[test]
+fn a_body_that_breaks_off_is_not_called_too_long() {
+    let site = Site::new();
+    let served = Served::start(&site, &[]);
+    for path in ["/mcp", "/v1/sessions"] {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer {}\r\n", served.token);
+        let pieces =
+            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\nno length\r\n";
+        let said = served.until_closed(&format!("{head}{pieces}"));
+        assert!(said.starts_with("HTTP/1.1 400") && said.contains("broke off"), "{path}: {said}");
+    }
+}
+
+#[test]
+fn a_reply_fits_into_a_message() {
+    let site = Site::new();
+    site.write("controls", "\u{1}".repeat(1 << 20));
+    let served = Served::start(&site, &[]);
+    let params = json!({"name": "read_file", "arguments": {"path": "controls"}});
+    let answer = served.ask(&served.token, "tools/call", params);
+    assert_eq!(answer.message()["result"]["structuredContent"]["truncated"], true);
+    assert!(answer.body.len() <= 1 << 20, "{}", answer.body.len());
+}
+
+#[test]
+fn a_stream_ends_when_its_token_is_taken_back() {
+    let site = Site::new();
+    let served = Served::start(&site, &[]);
+    let hello = served.send(&[("Authorization", &format!("Bearer {}", served.token))], &ping());
+    let session = hello.header("mcp-session-id").unwrap();
+    let mut stream = TcpStream::connect(&served.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let request = format!(
+        "GET /mcp HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n\
+         Mcp-Session-Id: {session}\r\nMCP-Protocol-Version: {LAST_HANDSHAKE}\r\n\r\n",
+        served.address, served.token
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert!(line.starts_with("HTTP/1.1 200"), "{line}");
+    assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
+    // One that goes on has no last piece.
+    while line != "0\r\n" {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it broke off");
+    }
 }
 
 #[test]

@@ -138,6 +138,41 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     assert_eq!(code_of(&call(&site, "run_code", &program)), "INVALID_ARGS");
 }
 
+const KNOCKS: &str = r#"
+import os, socket, sys, urllib.parse, urllib.request
+granted, other = sys.argv[1:]
+proxy = urllib.parse.urlparse(os.environ["HTTP_PROXY"])
+for _ in range(1100):
+    with socket.create_connection((proxy.hostname, proxy.port)) as knock:
+        knock.sendall(f"GET http://{other}/ HTTP/1.1\r\nHost: {other}\r\nConnection: close\r\n\r\n".encode())
+        while knock.recv(4096): pass
+for _ in range(3):
+    print(urllib.request.urlopen(f"http://{granted}/", timeout=20).read().decode())
+"#;
+
+#[test]
+fn a_program_that_knocks_without_end_does_not_fill_the_log() {
+    let [granted, other] =
+        ["granted", "other"].map(|name| serve_at("127.0.0.2", move |_| page("text/plain", name).into_bytes()));
+    let site = Site::new();
+    let rule = format!("[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n");
+    configure(&site, &format!("[web]\nallow_private = [\"{granted}\", \"{other}\"]\n{rule}"));
+    let program = json!({
+        "language": "python", "code": KNOCKS, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
+    });
+    let value = call(&site, "run_code", &program).value();
+    assert_eq!(value["stdout"], "granted\ngranted\ngranted\n", "{value}");
+    let recorded = audit_of(&site);
+    let reached = |place: &str| {
+        let of_place = |line: &&Value| line["moment"] == "reached" && line["touches"][0]["path"] == place;
+        recorded.iter().filter(of_place).count()
+    };
+    assert_eq!((reached(&other.to_string()), reached(&granted.to_string())), (1000, 1));
+    let unlisted = recorded.iter().position(|line| line["moment"] == "reached-unlisted").unwrap();
+    assert_eq!((&recorded[unlisted]["count"], &recorded[unlisted]["refused"]), (&json!(102), &json!(100)));
+    assert_eq!(recorded[unlisted + 1]["moment"], "end");
+}
+
 const MAKES_A_WHEEL: &str = r#"
 import zipfile
 with zipfile.ZipFile("tiny-1.0-py3-none-any.whl", "w") as wheel:

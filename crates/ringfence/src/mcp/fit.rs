@@ -1,0 +1,305 @@
+//! Replies that fit into a message.
+//!
+//! What goes out for one call is bounded as a whole and as it goes: as JSON, and in each of the forms in which a client gets
+//! it, so that neither quotes nor a second copy make a flood of what a tool held to be little. What is longer is cut where it
+//! is longest, stays the same in all forms, and says that it was cut and how to go on.
+//!
+//! Not here: how much a tool reads, lists or finds. Tools have limits of their own.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+/// What a message has beside its value: its id, the names of its fields, and what is said about the cut.
+const AROUND: usize = 1 << 10;
+
+/// No bound is smaller than this: something is always said.
+const LEAST: usize = 4 << 10;
+
+/// How often a message has a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copies {
+    /// As it is.
+    pub(super) plain: usize,
+    /// As a text that is its JSON.
+    pub(super) quoted: usize,
+}
+
+impl Copies {
+    pub(super) const QUOTED: Self = Self { plain: 0, quoted: 1 };
+
+    /// The bytes that all copies of some JSON have in a message.
+    fn of(self, json: &str) -> usize {
+        self.plain * json.len() + self.quoted * quoted(json)
+    }
+
+    fn of_value(self, value: &Value) -> usize {
+        match value {
+            Value::String(text) => self.of_text(text),
+            Value::Array(items) => {
+                self.of("[]") + items.iter().map(|item| self.of_value(item) + self.of(",")).sum::<usize>()
+            }
+            Value::Object(fields) => {
+                let field =
+                    |(name, value): (&String, &Value)| self.of_text(name) + self.of(":,") + self.of_value(value);
+                self.of("{}") + fields.iter().map(field).sum::<usize>()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.of(&value.to_string()),
+        }
+    }
+
+    fn of_text(self, text: &str) -> usize {
+        self.of("\"\"") + text.chars().map(|c| self.of_char(c)).sum::<usize>()
+    }
+
+    /// The same for a character of a text.
+    fn of_char(self, c: char) -> usize {
+        let (json, again) = match c {
+            '"' | '\\' => (2, 4),
+            '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => (2, 3),
+            '\0'..' ' => (6, 7),
+            _ => (c.len_utf8(), c.len_utf8()),
+        };
+        self.plain * json + self.quoted * again
+    }
+
+    /// Whether it fits without looking at it: between two quotes, no byte of JSON becomes more than two.
+    fn surely_fit(self, json: &str, room: usize) -> bool {
+        json.len().saturating_mul(self.plain + 2 * self.quoted) <= room
+    }
+}
+
+/// A value, as JSON, of which so many copies fit into a message of `most` bytes.
+pub(super) fn json(json: &str, copies: Copies, most: usize) -> Cow<'_, str> {
+    let room = room(most);
+    if copies.surely_fit(json, room) || copies.of(json) <= room {
+        return Cow::Borrowed(json);
+    }
+    let Ok(mut value) = serde_json::from_str::<Value>(json) else { return text(json, most) };
+    cut(&mut value, copies, room);
+    mark(&mut value, most);
+    Cow::Owned(value.to_string())
+}
+
+/// As much of a text as fits into a message of `most` bytes.
+pub(super) fn text(text: &str, most: usize) -> Cow<'_, str> {
+    let end = end(text, room(most), |c| Copies { plain: 1, quoted: 0 }.of_char(c));
+    if end == text.len() { Cow::Borrowed(text) } else { Cow::Owned(text[..end].to_owned()) }
+}
+
+/// What is said where something was cut.
+pub(super) fn hint(most: usize) -> String {
+    format!(
+        "this reply was cut to the {} bytes that one may have; ask for less at once, such as for some lines of a file",
+        most.max(LEAST)
+    )
+}
+
+fn room(most: usize) -> usize {
+    most.max(LEAST) - AROUND
+}
+
+/// The bytes that a text has between the quotes of JSON.
+fn quoted(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x8 | 0xc => 2,
+        0..0x20 => 6,
+        _ => 1,
+    });
+    bytes.sum()
+}
+
+/// Where a text has to end. At a multiple of four, if it is cut: base64 stays base64.
+fn end(text: &str, room: usize, cost: impl Fn(char) -> usize) -> usize {
+    let mut left = room;
+    for (at, c) in text.char_indices() {
+        match left.checked_sub(cost(c)) {
+            Some(less) => left = less,
+            None => return text.floor_char_boundary(at - at % 4),
+        }
+    }
+    text.len()
+}
+
+fn cut(value: &mut Value, copies: Copies, room: usize) {
+    if copies.of_value(value) <= room {
+        return;
+    }
+    match value {
+        Value::String(text) => {
+            let quotes = copies.of("\"\"");
+            text.truncate(end(text, room.saturating_sub(quotes), |c| copies.of_char(c)));
+        }
+        Value::Array(items) => cut_items(items, copies, room),
+        Value::Object(fields) => cut_fields(fields, copies, room),
+        Value::Null | Value::Bool(_) | Value::Number(_) => *value = Value::Null,
+    }
+}
+
+/// The first ones stay. The very first is cut itself where it is too long.
+fn cut_items(items: &mut Vec<Value>, copies: Copies, room: usize) {
+    let mut left = room.saturating_sub(copies.of("[]"));
+    let mut kept = 0;
+    for item in items.iter_mut() {
+        if kept == 0 {
+            cut(item, copies, left);
+        }
+        match left.checked_sub(copies.of_value(item) + copies.of(",")) {
+            Some(less) => left = less,
+            None => break,
+        }
+        kept += 1;
+    }
+    items.truncate(kept);
+}
+
+/// The longest ones are cut, to the same length.
+fn cut_fields(fields: &mut Map<String, Value>, copies: Copies, room: usize) {
+    let names: usize = fields.keys().map(|name| copies.of_text(name) + copies.of(":,")).sum();
+    let Some(left) = room.checked_sub(copies.of("{}") + names) else {
+        fields.clear();
+        return;
+    };
+    let mut costs: Vec<usize> = fields.values().map(|value| copies.of_value(value)).collect();
+    costs.sort_unstable();
+    let most = share(&costs, left);
+    fields.values_mut().for_each(|value| cut(value, copies, most));
+}
+
+/// How much each may have so that all together have at most `room`, where who needs less leaves it to the others.
+fn share(ascending: &[usize], room: usize) -> usize {
+    let mut left = room;
+    for (at, cost) in ascending.iter().enumerate() {
+        let each = left / (ascending.len() - at);
+        if *cost > each {
+            return each;
+        }
+        left -= cost;
+    }
+    usize::MAX
+}
+
+/// Says in the value that it was cut.
+fn mark(value: &mut Value, most: usize) {
+    // A whole reply has its value in a field.
+    let inner = value.get("value").is_some_and(Value::is_object);
+    let place = if inner { value.get_mut("value") } else { Some(value) };
+    if let Some(fields) = place.and_then(Value::as_object_mut) {
+        fields.insert("truncated".to_owned(), Value::Bool(true));
+        fields.insert("hint".to_owned(), Value::String(hint(most)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Copies, json as fit, text};
+
+    const MOST: usize = 64 << 10;
+    const WAYS: [Copies; 3] = [Copies { plain: 1, quoted: 0 }, Copies::QUOTED, Copies { plain: 1, quoted: 1 }];
+
+    fn sent(json: &str, copies: Copies) -> usize {
+        let quoted = serde_json::to_string(json).unwrap();
+        copies.plain * json.len() + copies.quoted * quoted.len()
+    }
+
+    /// The value that goes out for another one.
+    fn check(value: &Value, copies: Copies) -> Value {
+        let whole = value.to_string();
+        let fitted = fit(&whole, copies, MOST);
+        let size = sent(&fitted, copies);
+        assert!(size <= MOST, "{copies:?}: {size}");
+        let fitted: Value = serde_json::from_str(&fitted).unwrap();
+        assert_eq!(fitted.get("hint").is_some(), sent(&whole, copies) > MOST - 1024, "{copies:?}");
+        fitted
+    }
+
+    #[test]
+    fn what_fits_is_left_as_it_is() {
+        for copies in WAYS {
+            let value = json!({"content": "a\n".repeat(4000), "size": 8000});
+            assert_eq!(check(&value, copies), value);
+        }
+    }
+
+    #[test]
+    fn the_longest_part_is_cut_and_the_others_stay() {
+        for copies in WAYS {
+            for unit in ["x", "ü", "\n", "\"", "\\", "\u{1}", "\u{7f}", "😀", "a\"\u{2}\n"] {
+                let whole = unit.repeat(MOST);
+                let value = json!({"content": whole, "sha256": "0123", "truncated": false, "size": MOST});
+                let fitted = check(&value, copies);
+                let content = fitted["content"].as_str().unwrap();
+                assert!(whole.starts_with(content), "{unit:?}");
+                assert_eq!((&fitted["sha256"], &fitted["truncated"]), (&json!("0123"), &json!(true)));
+                let used = sent(&fitted.to_string(), copies);
+                assert!(used > MOST - 2048, "{unit:?} {copies:?}: room for more than {used}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_list_the_first_ones_stay() {
+        for copies in WAYS {
+            let names: Vec<_> = (0..5000).map(|number| json!({"name": format!("{number}-\u{1}\"name")})).collect();
+            let fitted = check(&json!({"entries": names, "total": 5000}), copies);
+            let entries = fitted["entries"].as_array().unwrap();
+            assert!(entries.len() > 500 && names.starts_with(entries), "{}", entries.len());
+        }
+    }
+
+    #[test]
+    fn whatever_a_value_is_made_of_it_fits() {
+        let long = "x".repeat(2 * MOST);
+        let many: serde_json::Map<_, _> = (0..MOST).map(|number| (number.to_string(), json!(1))).collect();
+        for value in
+            [json!({"a": {"b": [[long]]}}), json!({"a": many}), Value::Object(many.clone()), json!([{"a": long}, 2])]
+        {
+            for copies in WAYS {
+                let whole = value.to_string();
+                assert!(sent(&fit(&whole, copies, MOST), copies) <= MOST);
+            }
+        }
+        assert!(fit(&format!("{{\"a\":\"{long}\"}}"), WAYS[2], 0).len() < 4096);
+    }
+
+    #[test]
+    fn two_long_parts_are_cut_alike() {
+        let value = json!({"stdout": "o".repeat(MOST), "stderr": "e".repeat(2 * MOST), "exitCode": 0});
+        let fitted = check(&value, WAYS[2]);
+        let length = |name: &str| fitted[name].as_str().unwrap().len();
+        assert_eq!(length("stdout"), length("stderr"));
+    }
+
+    #[test]
+    fn base64_that_is_cut_stays_base64() {
+        let fitted = check(&json!({"content": "QUJD".repeat(MOST)}), WAYS[2]);
+        assert_eq!(fitted["content"].as_str().unwrap().len() % 4, 0);
+    }
+
+    #[test]
+    fn a_whole_reply_is_marked_in_its_value() {
+        let fitted = check_reply(&json!({"ok": true, "value": {"content": "x".repeat(2 * MOST)}}));
+        assert_eq!((&fitted["ok"], &fitted["value"]["truncated"]), (&json!(true), &json!(true)));
+        let fitted = check_reply(&json!({"ok": false, "error": {"details": {"stdout": "x".repeat(2 * MOST)}}}));
+        assert_eq!(fitted["truncated"], true);
+    }
+
+    fn check_reply(reply: &Value) -> Value {
+        let whole = reply.to_string();
+        let fitted = fit(&whole, Copies::QUOTED, MOST);
+        assert!(sent(&fitted, Copies::QUOTED) <= MOST);
+        serde_json::from_str(&fitted).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for unit in ["x", "ü", "\u{1}"] {
+            let whole = unit.repeat(MOST);
+            let fitted = text(&whole, MOST);
+            assert!(whole.starts_with(&*fitted) && sent(&fitted, Copies::QUOTED) <= MOST, "{unit:?}");
+        }
+        assert_eq!(text("short", MOST), "short");
+    }
+}
