@@ -10,10 +10,10 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
-use rustix::fs::{AtFlags, RenameFlags, fstat, unlinkat};
+use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::again::{fsync, renameat_with};
+use crate::again::{fstat, fsync, renameat_with, unlinkat};
 use crate::batch_note::{BatchNote, Entry, Known, Step};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced};
@@ -85,8 +85,9 @@ pub(crate) fn change_all(
         for ((target, (goal, old)), parents) in targets.iter().zip(goals).zip(&made.0) {
             members.push(Member::plan(&target.slot, parents, goal, old, ticket)?);
         }
-        let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
+        let entries = members.iter().map(Member::entry).collect::<Result<Vec<Entry>, _>>()?;
         let note = BatchNote::write(&mount.locks, ticket.change(), &entries)?;
+        note.put_on_disk(mount.durability)?;
         tree.intend(note.id())?;
         let written = plan_images(&mut members, ticket).and_then(|()| carry_out(&mut members, &note, mount, ticket));
         // What was prepared goes before the note that names it.
@@ -108,9 +109,7 @@ fn hold_all(mount: &Mount, targets: &[Target], cx: &Context<'_>) -> Result<Vec<H
         let ids = targets.iter().map(|target| lock_of(&target.slot)).collect::<Result<Vec<_>, _>>()?;
         let mut held = Vec::new();
         for (lock, left) in mount.locks.hold_all(&ids, cx)? {
-            if let Some(intent) = left {
-                recover(mount, &lock, &intent);
-            }
+            recover(mount, &lock, &left);
             held.push(lock);
         }
         // While we waited for one file, another may have come to stand in its place.
@@ -206,8 +205,13 @@ impl<'a> Member<'a> {
     }
 
     /// For the note: as far as it is known, which files stand where.
-    fn entry(&self) -> Entry {
-        let new = self.fresh.as_ref().and_then(|fresh| fstat(&fresh.fd).ok()).map(|stat| Known::of(&Stamp::of(&stat)));
+    fn entry(&self) -> Result<Entry, ToolError> {
+        let stamp_of = |fd: BorrowedFd<'_>| match fstat(fd) {
+            Ok(stat) => Ok(Stamp::of(&stat)),
+            Err(errno) => Err(fault(errno, &self.slot.shown)),
+        };
+        let new =
+            self.fresh.as_ref().map(|fresh| stamp_of(fresh.fd.as_fd())).transpose()?.map(|stamp| Known::of(&stamp));
         let old = self.old.as_ref().map(|old| Known::of(&old.stamp));
         let step = match (&self.goal, old, new) {
             (Goal::Nothing, Some(old), _) => Step::Remove { old },
@@ -217,9 +221,9 @@ impl<'a> Member<'a> {
         };
         let (parent, name) = (self.slot.parent_path(), self.slot.name.clone());
         let image = self.displaced.as_ref().and_then(|displaced| displaced.fate.image()).unwrap_or_default();
-        let directory = fstat(self.parent).ok().map(|stat| Stamp::of(&stat).id.inode);
+        let directory = Some(stamp_of(self.parent)?.id.inode);
         let (temporary, other) = (self.temporary.clone(), image.as_bytes().to_vec());
-        Entry { step, parent, directories: [directory, None], name, temporary, other }
+        Ok(Entry { step, parent, directories: [directory, None], name, temporary, other })
     }
 
     /// Writes the new file beside its place.
@@ -304,7 +308,7 @@ fn carry_out(
     for member in &mut *members {
         member.prepare(ticket.context())?;
     }
-    let entries: Vec<Entry> = members.iter().map(Member::entry).collect();
+    let entries = members.iter().map(Member::entry).collect::<Result<Vec<Entry>, _>>()?;
     note.complete(&entries, mount.durability)?;
     let effects = members.iter().map(Member::effects).collect::<Result<Vec<_>, _>>()?;
     let entered = mount.enter(ticket, Vec::new(), effects.concat())?;
@@ -348,8 +352,8 @@ fn sync(members: &[Member<'_>], mount: &Mount) -> Result<(), ToolError> {
     }
     let mut synced = Vec::new();
     for member in members {
-        let id =
-            fstat(member.parent).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &member.slot.shown))?;
+        let id = fstat(member.parent).map_err(|errno| unsynced(errno, &member.slot.shown))?;
+        let id = Stamp::of(&id).id;
         if !synced.contains(&id) {
             fsync(member.parent).map_err(|errno| unsynced(errno, &member.slot.shown))?;
             synced.push(id);
@@ -413,7 +417,7 @@ fn reverse_back(directories: &Directories<'_>, parent: BorrowedFd<'_>, entry: &E
         let there = (to_parent.as_fd(), to_name);
         return if it.fits(Known::at(there.0, there.1)?) { rename_onto_nothing(there, (parent, name)) } else { Ok(()) };
     }
-    let Some(keep) = mount.keep() else { return Ok(()) };
+    let Some(keep) = mount.find_keep()? else { return Ok(()) };
     let (in_keep, at_name) = ((keep.fd(), temporary.as_slice()), (parent, name.as_slice()));
     let (kept, here) = (Known::at(in_keep.0, in_keep.1)?, Known::at(at_name.0, at_name.1)?);
     let back = || match rename_onto_nothing(in_keep, at_name) {
@@ -438,7 +442,7 @@ pub(crate) fn clear(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Res
         layer::clear(mount, entry);
         return Ok(());
     };
-    match (look(parent, &entry.temporary)?, mount.keep().filter(|_| !entry.other.is_empty())) {
+    match (look(parent, &entry.temporary)?, mount.find_keep()?.filter(|_| !entry.other.is_empty())) {
         (None, _) => Ok(()),
         (Some(found), Some(keep)) if old.is(&found) => {
             keep.take(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other))

@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{ErrorKind, ToolError};
-use rustix::fs::{FlockOperation, flock, fstat};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
-use crate::again::{fsync, pread};
+use crate::again::{flock, fstat, fsync, pread};
 use crate::batch::{clear, take_back};
 use crate::journal::{Form, State};
 use crate::known::{At, Born};
@@ -175,6 +175,8 @@ pub(crate) struct BatchNote<'a> {
     id: Vec<u8>,
     /// Something is still to be done about it, by the next who opens the workspace.
     kept: Cell<bool>,
+    /// What it is called is on disk.
+    named: Cell<bool>,
 }
 
 impl<'a> BatchNote<'a> {
@@ -183,8 +185,8 @@ impl<'a> BatchNote<'a> {
         let note = loop {
             let id = change.as_bytes().to_vec();
             let file = locks.create(&called(PENDING, &id)).map_err(unusable)?;
-            let note = Self { locks, file, id, kept: Cell::new(false) };
-            retry_on_intr(|| flock(&note.file, FlockOperation::LockExclusive)).map_err(unusable)?;
+            let note = Self { locks, file, id, kept: Cell::new(false), named: Cell::new(false) };
+            flock(&note.file, FlockOperation::LockExclusive).map_err(unusable)?;
             // Whoever starts up in between takes it for a dead one's, and removes it.
             if fstat(&note.file).map_err(unusable)?.st_nlink > 0 {
                 break note;
@@ -198,6 +200,15 @@ impl<'a> BatchNote<'a> {
         &self.id
     }
 
+    /// Where temporary names are in sight of others, the note is on disk before the first of them can be.
+    pub(crate) fn put_on_disk(&self, durability: Durability) -> Result<(), ToolError> {
+        if durability == Durability::Full {
+            fsync(&self.file).and_then(|()| self.locks.sync()).map_err(unusable)?;
+            self.named.set(true);
+        }
+        Ok(())
+    }
+
     /// Says which inodes take part, before the first step.
     pub(crate) fn complete(&self, entries: &[Entry], durability: Durability) -> Result<(), ToolError> {
         let note = encode(entries);
@@ -206,10 +217,11 @@ impl<'a> BatchNote<'a> {
             return Err(ToolError::new(ErrorKind::WriteLimit, message));
         }
         write_all(self.file.as_fd(), &note).map_err(unusable)?;
-        if durability == Durability::Full {
-            fsync(&self.file).map_err(unusable)?;
+        match (durability, self.named.get()) {
+            (Durability::Full, true) => fsync(&self.file).map_err(unusable),
+            (Durability::Full, false) => self.put_on_disk(durability),
+            (Durability::Ordered, _) => Ok(()),
         }
-        self.sync(durability).map_err(unusable)
     }
 
     /// Says that every step is made: from now on nobody takes one back.
@@ -264,7 +276,7 @@ pub(crate) fn recover_batches(mount: &Mount) {
 
 fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
     let file = mount.locks.open_named(name).ok()?;
-    retry_on_intr(|| flock(&file, wait)).ok()?;
+    flock(&file, wait).ok()?;
     // Somebody may have been faster.
     if fstat(&file).ok()?.st_nlink == 0 {
         return None;

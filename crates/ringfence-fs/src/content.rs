@@ -7,9 +7,9 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, ToolError};
-use rustix::fs::{fstat, fstatfs};
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::again::{fstat, fstatfs, pread};
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::mount::{Mount, Opened};

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
-use rustix::fs::{CWD, Mode, OFlags, StatFs, fstat, fstatfs, mkdirat, statfs};
+use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::again::openat;
+use crate::again::{fstat, fstatfs, mkdirat, openat, statfs};
 use crate::content::{Hashing, read_start};
 use crate::digest::Digests;
 use crate::guard::{ChangeRule, Guard};
-use crate::journal::{Entry, Journal};
+use crate::journal::{Entry, Journal, Newest};
 use crate::known::{At, Born, Known};
 use crate::locks::Locks;
 use crate::mount::{Durability, Mount, Rights, Spot, look, rename_onto_nothing};
@@ -105,8 +105,11 @@ impl Fence {
         options: Options,
     ) -> Result<Self, FenceError> {
         let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
-        let own =
-            Own { locks: open_own(state, "locks").map_err(fail)?, journal: open_own(state, "journal").map_err(fail)? };
+        let own = Own {
+            locks: open_own(state, "locks").map_err(fail)?,
+            journal: open_own(state, "journal").map_err(fail)?,
+            newest: Arc::default(),
+        };
         let mut mounts: Vec<Arc<Mount>> = Vec::new();
         for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
             if spec.alias.is_empty()
@@ -126,6 +129,7 @@ impl Fence {
             if mount.rights == Rights::ReadWrite {
                 recover_all(&mount);
             }
+            mount.journal.iter().for_each(Journal::read);
             mounts.push(Arc::new(mount));
         }
         Ok(Self { mounts })
@@ -266,6 +270,7 @@ fn spot(mount: &Arc<Mount>, path: GuestPath, how: Shown) -> Spot {
 struct Own {
     locks: OwnedFd,
     journal: OwnedFd,
+    newest: Arc<Newest>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
@@ -289,7 +294,7 @@ fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Resu
     let journal = match (spec.rights, options.journal) {
         (Rights::ReadWrite, Journaling::On) => {
             let born = At::open(&root).born();
-            Some(open_journal(&own.journal, &stripes, born).and_then(Journal::open))
+            Some(open_journal(&own.journal, &stripes, born).and_then(|directory| Journal::open(directory, &own.newest)))
         }
         _ => None,
     };

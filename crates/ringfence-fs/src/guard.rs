@@ -9,8 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ringfence_kernel::{Assurance, ErrorKind, Ticket, ToolError};
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::OFlags;
 
+use crate::again::fstat;
 use crate::content::read_up_to;
 use crate::fault::{fault, wrong_type};
 use crate::mount::Mount;

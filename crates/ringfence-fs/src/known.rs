@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, sensitivity};
-use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
-use rustix::io::{retry_on_intr, write};
+use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::again::pread;
+use crate::again::{fstat, pread, statx, write};
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
 use crate::slot::Slot;
@@ -138,7 +137,7 @@ impl Known {
     /// are here.
     fn append(&self, line: &str) {
         if self.noted() < MOST_NOTED {
-            let _ = retry_on_intr(|| write(&self.note, line.as_bytes()));
+            let _ = write(&self.note, line.as_bytes());
         }
     }
 

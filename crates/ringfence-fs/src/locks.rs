@@ -2,7 +2,8 @@
 //!
 //! A lock is a file in our state directory, chosen by the identity of what is changed. Whoever holds it writes
 //! into it what it is about to do; whoever finds such a note after getting the lock knows that the writer died,
-//! and cleans up first.
+//! and cleans up first. A note is written behind the one before it, never over it: what a power cut leaves of the
+//! second does no harm to the first.
 //!
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
@@ -11,10 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, renameat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::again::{fdatasync, fsync, ftruncate, openat, pread, pwrite};
+use crate::again::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat, unlinkat};
 use crate::resolve::CAREFUL;
 use crate::stamp::FileId;
 
@@ -76,16 +77,18 @@ impl TreeHeld {
 #[derive(Debug)]
 pub(crate) struct Held {
     stripe: OwnedFd,
-    /// How long the note is that is there now.
+    /// How long the notes are that are there now.
     noted: Cell<usize>,
+    /// How much of that a dead holder left, and nobody could deal with yet.
+    left: Cell<usize>,
 }
 
 /// What is about to be done, for whoever has to clean up after us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// What stands at this name is to go, if it is one of these inodes. Anything else that came to stand there is
-    /// somebody's, and is kept under another name. No inode at all means that only we can have put it there. The second
-    /// inode is what was displaced, and goes to the journal's keep if it has an image there.
+    /// somebody's, and is kept under another name. No inode at all means that we put it there, unless the journal has the
+    /// change: then it says which inode is ours, and which one was displaced and goes to the keep.
     Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64>, journal: Noted },
     /// Two files change places, and then the one that stood at `to` goes. Found with each in the other's place, it
     /// goes; found otherwise, both stay, because somebody else put them there.
@@ -124,11 +127,11 @@ impl Locks {
         Self { directory }
     }
 
-    /// Waits for the lock on `id`, as long as somebody waits for us. Second comes what a dead holder left to do.
-    pub(crate) fn hold(&self, id: FileId, cx: &Context<'_>) -> Result<(Held, Option<Intent>), ToolError> {
+    /// Waits for the lock on `id`, as long as somebody waits for us. Second comes what dead holders left to do.
+    pub(crate) fn hold(&self, id: FileId, cx: &Context<'_>) -> Result<(Held, Vec<Intent>), ToolError> {
         let stripe = self.open(stripe_of(id)).map_err(unusable)?;
         wait_for(&stripe, FlockOperation::NonBlockingLockExclusive, cx)?;
-        let held = Held { stripe, noted: Cell::new(0) };
+        let held = Held::new(stripe);
         let left = held.read().map_err(unusable)?;
         Ok((held, left))
     }
@@ -160,12 +163,12 @@ impl Locks {
         one: FileId,
         other: FileId,
         cx: &Context<'_>,
-    ) -> Result<Vec<(Held, Option<Intent>)>, ToolError> {
+    ) -> Result<Vec<(Held, Vec<Intent>)>, ToolError> {
         self.hold_all(&[one, other], cx)
     }
 
     /// The locks on several files, each once, in an order that no two callers take differently.
-    pub(crate) fn hold_all(&self, ids: &[FileId], cx: &Context<'_>) -> Result<Vec<(Held, Option<Intent>)>, ToolError> {
+    pub(crate) fn hold_all(&self, ids: &[FileId], cx: &Context<'_>) -> Result<Vec<(Held, Vec<Intent>)>, ToolError> {
         let mut ids = ids.to_vec();
         ids.sort_by_key(|id| stripe_of(*id));
         ids.dedup_by_key(|id| stripe_of(*id));
@@ -199,8 +202,8 @@ impl Locks {
         self.directory.as_fd()
     }
 
-    /// Every note that a dead holder left, with its lock.
-    pub(crate) fn abandoned(&self) -> Vec<(Held, Intent)> {
+    /// Every lock in which dead holders left notes.
+    pub(crate) fn abandoned(&self) -> Vec<(Held, Vec<Intent>)> {
         let mut found = Vec::new();
         for stripe in 0..STRIPES {
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | CAREFUL;
@@ -208,9 +211,11 @@ impl Locks {
             if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            let held = Held { stripe, noted: Cell::new(0) };
-            if let Ok(Some(intent)) = held.read() {
-                found.push((held, intent));
+            let held = Held::new(stripe);
+            if let Ok(intents) = held.read()
+                && !intents.is_empty()
+            {
+                found.push((held, intents));
             }
         }
         found
@@ -223,48 +228,61 @@ impl Locks {
 }
 
 impl Held {
+    fn new(stripe: OwnedFd) -> Self {
+        Self { stripe, noted: Cell::new(0), left: Cell::new(0) }
+    }
+
+    /// Says what is about to be done. Of two notes about one name the later counts.
     pub(crate) fn intend(&self, intent: &Intent) -> Result<(), ToolError> {
         let note = intent.encode();
-        // A note that follows a longer one must not end in what is left of it. One that follows a shorter one takes its
-        // place in one step: there is no moment without a note.
-        if note.len() < self.noted.get() {
-            self.settle();
-        }
-        self.noted.set(note.len());
+        let start = self.noted.get();
         let mut written = 0;
         while written < note.len() {
-            match pwrite(&self.stripe, &note[written..], written as u64) {
+            match pwrite(&self.stripe, &note[written..], (start + written) as u64) {
                 Ok(more @ 1..) => written += more,
-                Ok(0) => return Err(self.undone(Errno::NOSPC)),
-                Err(errno) => return Err(self.undone(errno)),
+                Ok(0) => return Err(self.undone(start, unusable(Errno::NOSPC))),
+                Err(errno) => return Err(self.undone(start, unusable(errno))),
             }
         }
+        self.noted.set(start + note.len());
         Ok(())
     }
 
-    /// Puts the note on disk, so that it is there after a power cut too.
-    pub(crate) fn sync(&self) -> Result<(), ToolError> {
+    /// The same, on disk: it is there after a power cut too.
+    pub(crate) fn intend_on_disk(&self, intent: &Intent) -> Result<(), ToolError> {
+        let start = self.noted.get();
+        self.intend(intent)?;
         fdatasync(&self.stripe).map_err(|errno| {
-            self.settle();
             let message = format!("what is about to be done cannot be put on disk (error {})", errno.raw_os_error());
-            ToolError::new(ErrorKind::Io, message)
+            self.undone(start, ToolError::new(ErrorKind::Io, message))
         })
     }
 
     /// A note that could not be written whole is none.
-    fn undone(&self, errno: Errno) -> ToolError {
-        self.settle();
-        unusable(errno)
+    fn undone(&self, start: usize, error: ToolError) -> ToolError {
+        self.cut(start);
+        error
     }
 
     /// What was intended is done, or undone.
     pub(crate) fn settle(&self) {
-        // Left behind, a note makes the next holder look once more, and do nothing that is not still to be done.
-        let _ = ftruncate(self.stripe.as_fd(), 0);
-        self.noted.set(0);
+        self.cut(self.left.get());
     }
 
-    fn read(&self) -> Result<Option<Intent>, Errno> {
+    /// What dead holders left is dealt with too.
+    pub(crate) fn settle_all(&self) {
+        self.left.set(0);
+        self.settle();
+    }
+
+    fn cut(&self, length: usize) {
+        // Left behind, a note makes the next holder look once more, and do nothing that is not still to be done.
+        if ftruncate(self.stripe.as_fd(), length as u64).is_ok() {
+            self.noted.set(length);
+        }
+    }
+
+    fn read(&self) -> Result<Vec<Intent>, Errno> {
         let mut note = vec![0; SHORT_NOTE];
         let mut length = pread(&self.stripe, &mut note, 0)?;
         // Only what is to be appended makes a note long.
@@ -277,12 +295,13 @@ impl Held {
                 }
             }
         }
-        let intent = Intent::decode(&note[..length]);
+        let (intents, whole) = Intent::decode_all(&note[..length]);
         self.noted.set(length);
-        if intent.is_none() && length > 0 {
+        self.left.set(whole);
+        if whole < length {
             self.settle();
         }
-        Ok(intent)
+        Ok(intents)
     }
 }
 
@@ -316,45 +335,77 @@ impl Intent {
         note
     }
 
-    fn decode(note: &[u8]) -> Option<Self> {
-        if note.starts_with(b"append\0") {
-            return Self::decode_append(note);
+    /// Every note that was written whole, and how long they are together. What follows was cut by the death of its writer,
+    /// or never came to the disk.
+    fn decode_all(notes: &[u8]) -> (Vec<Self>, usize) {
+        let (mut intents, mut rest) = (Vec::new(), notes);
+        while let Some((intent, behind)) = Self::decode(rest) {
+            intents.retain(|earlier: &Self| !intent.replaces(earlier));
+            intents.push(intent);
+            rest = behind;
         }
-        let fields: Vec<&[u8]> = note.split(|byte| *byte == 0).collect();
-        let [kind, numbers, texts @ .., b"."] = &fields[..] else { return None };
-        let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
-        let numbers = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
-        let place = |parent: &[u8], name: &[u8], inode| Place { parent: parent.to_vec(), name: name.to_vec(), inode };
-        let noted = |change: &[u8], image: &[u8]| Noted { change: change.to_vec(), image: image.to_vec() };
-        match (*kind, texts, &numbers[..]) {
-            (b"remove", [parent, name, change, image], _) => {
-                let journal = noted(change, image);
-                Some(Self::Remove { parent: parent.to_vec(), name: name.to_vec(), inodes: numbers, journal })
+        (intents, notes.len() - rest.len())
+    }
+
+    /// Whether it is about the same name, and knows more.
+    fn replaces(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::Remove { parent, name, .. }, Self::Remove { parent: its_parent, name: its_name, .. }) => {
+                (parent, name) == (its_parent, its_name)
             }
-            (b"overwrite", [from_parent, from, to_parent, to, change, image], &[source, target]) => {
-                let (from, to) = (place(from_parent, from, source), place(to_parent, to, target));
-                Some(Self::Overwrite { from, to, journal: noted(change, image) })
-            }
-            (b"step", [change], []) => Some(Self::OneStep { change: change.to_vec() }),
-            _ => None,
+            _ => false,
         }
     }
 
-    fn decode_append(note: &[u8]) -> Option<Self> {
-        let fields: Vec<&[u8]> = note.splitn(6, |byte| *byte == 0).collect();
-        let [_, numbers, parent, name, change, rest] = fields[..] else { return None };
-        let numbers = std::str::from_utf8(numbers).ok()?.split(',').map(|number| number.parse().ok());
-        let [inode, before, length] = numbers.collect::<Option<Vec<u64>>>()?[..] else { return None };
-        let content = rest.strip_prefix(b".").filter(|content| content.len() as u64 == length)?;
-        Some(Self::Append {
-            parent: parent.to_vec(),
-            name: name.to_vec(),
-            inode,
-            before,
-            content: content.to_vec(),
-            change: change.to_vec(),
-        })
+    /// The first of several notes, and what is behind it.
+    fn decode(notes: &[u8]) -> Option<(Self, &[u8])> {
+        let (kind, rest) = field(notes)?;
+        let (numbers, rest) = field(rest)?;
+        let numbers = std::str::from_utf8(numbers).ok()?.split(',').filter(|number| !number.is_empty());
+        let numbers = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        let many = match kind {
+            b"remove" => 4,
+            b"overwrite" => 6,
+            b"step" => 1,
+            b"append" => 3,
+            _ => return None,
+        };
+        let (mut texts, mut rest) = (Vec::new(), rest);
+        for _ in 0..many {
+            let (text, behind) = field(rest)?;
+            texts.push(text.to_vec());
+            rest = behind;
+        }
+        let mut rest = rest.strip_prefix(b".")?;
+        let mut texts = texts.into_iter();
+        let mut text = || texts.next().unwrap_or_default();
+        let intent = match (kind, &numbers[..]) {
+            (b"remove", _) => {
+                let (parent, name) = (text(), text());
+                Self::Remove { parent, name, inodes: numbers, journal: Noted { change: text(), image: text() } }
+            }
+            (b"overwrite", &[source, target]) => {
+                let mut place = |inode| Place { parent: text(), name: text(), inode };
+                let (from, to) = (place(source), place(target));
+                Self::Overwrite { from, to, journal: Noted { change: text(), image: text() } }
+            }
+            (b"step", []) => Self::OneStep { change: text() },
+            (b"append", &[inode, before, length]) => {
+                let (content, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+                rest = behind;
+                let (parent, name, content) = (text(), text(), content.to_vec());
+                Self::Append { parent, name, inode, before, content, change: text() }
+            }
+            _ => return None,
+        };
+        Some((intent, rest))
     }
+}
+
+/// The text up to the next zero, and what is behind that.
+fn field(note: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = note.iter().position(|byte| *byte == 0)?;
+    Some((&note[..end], &note[end + 1..]))
 }
 
 /// Tries for a lock again and again, as long as somebody waits for us.
@@ -368,7 +419,6 @@ fn wait_for(lock: &OwnedFd, operation: FlockOperation, cx: &Context<'_>) -> Resu
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(Errno::INTR) => {}
             Err(errno) => return Err(unusable(errno)),
         }
     }
@@ -425,12 +475,33 @@ mod tests {
                 change: b"c-1".to_vec(),
             },
         ];
-        for intent in intents {
+        let mut all = Vec::new();
+        for intent in &intents {
             let note = intent.encode();
-            assert_eq!(Intent::decode(&note), Some(intent));
+            assert_eq!(Intent::decode_all(&note), (vec![intent.clone()], note.len()));
             for end in 0..note.len() {
-                assert_eq!(Intent::decode(&note[..end]), None);
+                assert_eq!(Intent::decode_all(&note[..end]), (Vec::new(), 0));
             }
+            all.extend(note);
+        }
+        // The second knows more about the name that the first is about.
+        assert_eq!(Intent::decode_all(&all), (intents[1..].to_vec(), all.len()));
+    }
+
+    /// What the disk has where the file became longer and the bytes did not come there.
+    #[test]
+    fn a_note_that_is_lost_in_a_power_cut_leaves_the_one_before_it() {
+        let note = |inodes: &[u64]| Intent::Remove {
+            parent: Vec::new(),
+            name: b".ringfence-tmp-1".to_vec(),
+            inodes: inodes.to_vec(),
+            journal: Noted::new("c-1", None),
+        };
+        let (first, second) = (note(&[]).encode(), note(&[7, 8]).encode());
+        for kept in 0..second.len() {
+            let lost = vec![0; second.len() - kept];
+            let on_disk = [&first[..], &second[..kept], &lost].concat();
+            assert_eq!(Intent::decode_all(&on_disk), (vec![note(&[])], first.len()), "{kept}");
         }
     }
 }

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, readlinkat, renameat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::again::{openat, renameat_with};
+use crate::again::{fstat, openat, readlinkat, renameat, renameat_with, statat};
 use crate::digest::Digests;
 use crate::fault::{fault, wrong_type};
 use crate::guard::Guard;
@@ -206,7 +206,7 @@ impl Mount {
 
     /// Where below the root a descriptor is now. The kernel keeps that name; we only read it.
     pub(crate) fn real_name(&self, fd: BorrowedFd<'_>) -> Result<Option<String>, Errno> {
-        let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+        let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let root = name_of(self.root.as_fd())?;
         let name = name_of(fd)?;
         if root == name {

@@ -12,10 +12,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_kernel::{Body, Context, ErrorKind, Ticket, ToolError};
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use similar::{ChangeTag, TextDiff};
 
+use crate::again::fstat;
 use crate::content::{hash_up_to, read_up_to};
 use crate::digest::Digest;
 use crate::fault::fault;

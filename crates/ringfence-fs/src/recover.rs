@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal, ToolError};
-use rustix::fs::{AtFlags, OFlags, fstat, unlinkat};
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
 
-use crate::again::{fsync, ftruncate, pread};
+use crate::again::{fstat, fsync, ftruncate, pread, unlinkat};
 use crate::batch_note::{recover_batch, recover_batches};
 use crate::fault::fault;
-use crate::locks::{Held, Intent, Noted, TreeHeld};
+use crate::journal::Whose;
+use crate::locks::{Held, Intent, TreeHeld};
 use crate::mount::{Mount, look};
 use crate::path::GuestPath;
 use crate::resolve::CAREFUL;
@@ -21,17 +23,32 @@ use crate::stamp::{Kind, Stamp};
 use crate::trash::{keep_as_conflict, purge};
 use crate::walk::{Step, Walk};
 
-/// Finishes or undoes what a note says, then forgets it.
-pub(crate) fn recover(mount: &Mount, held: &Held, intent: &Intent) {
-    // What cannot be cleaned up now, because it moved or is not ours to remove, is not tried for ever.
-    let _ = attempt(mount, intent);
-    let change = match intent {
-        Intent::Remove { journal, .. } | Intent::Overwrite { journal, .. } => &journal.change,
-        Intent::Append { change, .. } | Intent::OneStep { change } => change,
-        // Its own note does it.
-    };
-    mount.settle(&String::from_utf8_lossy(change));
-    held.settle();
+/// Finishes or undoes what notes say, then forgets them. On a disk that takes no changes now they stay.
+pub(crate) fn recover(mount: &Mount, held: &Held, intents: &[Intent]) {
+    if intents.is_empty() {
+        return;
+    }
+    let mut all = true;
+    for intent in intents {
+        let change = match intent {
+            Intent::Remove { journal, .. } | Intent::Overwrite { journal, .. } => &journal.change,
+            Intent::Append { change, .. } | Intent::OneStep { change } => change,
+        };
+        match attempt(mount, intent) {
+            Err(errno) if passes(errno) => all = false,
+            // What cannot be cleaned up, because it moved or is not ours to remove, is not tried for ever.
+            _ => mount.settle(&String::from_utf8_lossy(change)),
+        }
+    }
+    if all {
+        held.settle_all();
+    }
+}
+
+/// Whether another time may be better.
+fn passes(errno: Errno) -> bool {
+    use Errno as E;
+    [E::ROFS, E::IO, E::NOSPC, E::DQUOT, E::MFILE, E::NFILE, E::NOMEM].contains(&errno)
 }
 
 /// Cleans up whatever dead processes left on a mount.
@@ -46,8 +63,8 @@ pub(crate) fn recover_all(mount: &Mount) {
 
 /// What the notes of dead processes say.
 pub(crate) fn recover_notes(mount: &Mount) {
-    for (held, intent) in mount.locks.abandoned() {
-        recover(mount, &held, &intent);
+    for (held, intents) in mount.locks.abandoned() {
+        recover(mount, &held, &intents);
     }
     recover_batches(mount);
 }
@@ -60,55 +77,80 @@ pub(crate) fn recover_tree(mount: &Mount, tree: &TreeHeld) {
     }
 }
 
-fn attempt(mount: &Mount, intent: &Intent) -> Option<()> {
+fn attempt(mount: &Mount, intent: &Intent) -> Result<(), Errno> {
     match intent {
-        Intent::OneStep { .. } => Some(()),
+        Intent::OneStep { .. } => Ok(()),
         Intent::Remove { parent, name, inodes, journal } => {
-            let parent = open_parent(mount, parent)?;
-            let found = look(parent.as_fd(), name).ok()??;
-            if inodes.get(1) == Some(&found.id.inode) && into_keep(mount, parent.as_fd(), name, journal) {
-                return Some(());
+            let Some(parent) = parent_at(mount, parent)? else { return Ok(()) };
+            let parent = parent.as_fd();
+            let Some(found) = look(parent, name)? else { return Ok(()) };
+            let inode = found.id.inode;
+            let (whose, image) = match (inodes.is_empty(), inodes.get(1) == Some(&inode)) {
+                (true, _) => mount.whose(&String::from_utf8_lossy(&journal.change), inode)?,
+                (false, true) => (Whose::Displaced, Some(journal.image.clone())),
+                (false, false) if inodes.contains(&inode) => (Whose::Ours, None),
+                (false, false) => (Whose::Theirs, None),
+            };
+            if whose == Whose::Displaced && into_keep(mount, parent, name, &image.unwrap_or_default())? {
+                return Ok(());
             }
-            if !inodes.is_empty() && !inodes.contains(&found.id.inode) {
-                return keep_as_conflict(parent.as_fd(), name).ok().map(drop);
+            if whose == Whose::Theirs {
+                return keep_as_conflict(parent, name).map(drop);
             }
             if found.kind != Kind::Directory {
-                return unlinkat(&parent, name.as_slice(), AtFlags::empty()).ok();
+                return unlinkat(parent, name.as_slice(), AtFlags::empty());
             }
             let (signal, limits) = (Signal::new(), Limits::of(Dialect::Standard));
-            purge(mount, parent.as_fd(), name, &Context::new(&limits, Pace::Patient, &signal)).ok()
+            // What is not taken apart now is out of everybody's sight.
+            let _ = purge(mount, parent, name, &Context::new(&limits, Pace::Patient, &signal));
+            Ok(())
         }
         Intent::Overwrite { from, to, journal } => {
-            let (from_parent, to_parent) = (open_parent(mount, &from.parent)?, open_parent(mount, &to.parent)?);
-            let inode_at = |parent: &OwnedFd, name: &[u8]| Some(look(parent.as_fd(), name).ok()??.id.inode);
-            let swapped = inode_at(&from_parent, &from.name) == Some(to.inode)
-                && inode_at(&to_parent, &to.name) == Some(from.inode);
-            if swapped && into_keep(mount, from_parent.as_fd(), &from.name, journal) {
-                return Some(());
+            let (Some(from_parent), Some(to_parent)) = (parent_at(mount, &from.parent)?, parent_at(mount, &to.parent)?)
+            else {
+                return Ok(());
+            };
+            let inode_at = |parent: &OwnedFd, name: &[u8]| Ok(look(parent.as_fd(), name)?.map(|found| found.id.inode));
+            let swapped = inode_at(&from_parent, &from.name)? == Some(to.inode)
+                && inode_at(&to_parent, &to.name)? == Some(from.inode);
+            if !swapped || into_keep(mount, from_parent.as_fd(), &from.name, &journal.image)? {
+                return Ok(());
             }
-            swapped.then(|| unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()).ok())?
+            unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty())
         }
         Intent::Append { parent, name, inode, before, content, change: _ } => {
-            let parent = open_parent(mount, parent)?;
-            let file = mount.open_at(parent.as_fd(), name, OFlags::RDWR).ok()?;
-            let now = Stamp::of(&fstat(&file).ok()?);
+            let Some(parent) = parent_at(mount, parent)? else { return Ok(()) };
+            let file = mount.open_at(parent.as_fd(), name, OFlags::RDWR)?;
+            let now = Stamp::of(&fstat(&file)?);
             if now.id.inode == *inode && is_part(&file, *before, now.size, content)? {
-                ftruncate(&file, *before).ok()?;
-                fsync(&file).ok()?;
+                ftruncate(&file, *before)?;
+                fsync(&file)?;
             }
-            Some(())
+            Ok(())
         }
     }
 }
 
 /// Brings a displaced file to where it can be restored from. False where it has no place there.
-fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], journal: &Noted) -> bool {
-    let image = String::from_utf8_lossy(&journal.image);
-    !image.is_empty() && mount.keep().is_some_and(|keep| keep.take(parent, name, &image).is_ok())
+fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u8]) -> Result<bool, Errno> {
+    let Some(keep) = mount.find_keep()?.filter(|_| !image.is_empty()) else { return Ok(false) };
+    match keep.take(parent, name, &String::from_utf8_lossy(image)) {
+        Err(errno) if passes(errno) => Err(errno),
+        taken => Ok(taken.is_ok()),
+    }
+}
+
+/// A directory below the root. Nothing where it is no longer there.
+pub(crate) fn parent_at(mount: &Mount, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
+    match mount.lookup(&GuestPath::real(path), OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient) {
+        Ok(opened) => Ok(Some(opened.fd)),
+        Err(errno) if passes(errno) => Err(errno),
+        Err(_) => Ok(None),
+    }
 }
 
 pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
-    Some(mount.lookup(&GuestPath::real(path), OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Pace::Patient).ok()?.fd)
+    parent_at(mount, path).ok()?
 }
 
 /// The directories that the steps of a batch were made in, wherever they are by now.
@@ -165,18 +207,18 @@ fn search(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
 
 /// Whether what a file has past `before` is the beginning of `content`, and no more than a part of it. Anything else
 /// there is somebody's.
-fn is_part(file: &OwnedFd, before: u64, size: u64, content: &[u8]) -> Option<bool> {
-    let added = usize::try_from(size.checked_sub(before)?).ok()?;
+fn is_part(file: &OwnedFd, before: u64, size: u64, content: &[u8]) -> Result<bool, Errno> {
+    let added = size.checked_sub(before).and_then(|added| usize::try_from(added).ok()).unwrap_or(0);
     if added == 0 || added >= content.len() {
-        return Some(false);
+        return Ok(false);
     }
     let mut found = vec![0; added];
     let mut filled = 0;
     while filled < added {
-        match pread(file, &mut found[filled..], before + filled as u64).ok()? {
-            0 => return Some(false),
+        match pread(file, &mut found[filled..], before + filled as u64)? {
+            0 => return Ok(false),
             more => filled += more,
         }
     }
-    Some(found == content[..added])
+    Ok(found == content[..added])
 }

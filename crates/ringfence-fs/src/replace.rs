@@ -10,13 +10,13 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, Ticket, ToolError};
-use rustix::fs::{
-    Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags, accessat, fchmod, fchown, fgetxattr, flistxattr,
-    fsetxattr, fstat, linkat, renameat, unlinkat,
-};
-use rustix::io::{Errno, write};
+use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
+use rustix::io::Errno;
 
-use crate::again::{fsync, openat, renameat_with};
+use crate::again::{
+    accessat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, openat, renameat, renameat_with,
+    unlinkat, write,
+};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
@@ -90,11 +90,17 @@ pub(crate) fn replace(
     check_writable(slot, parent, old.as_ref())?;
     let body = slot.judged(make(old.as_ref())?, old.as_ref(), ticket)?;
     let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
-    let intent = |inodes, image| {
-        let journal = Noted::new(ticket.change(), image);
-        Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal }
+    let intend = |inodes| {
+        let journal = Noted::new(ticket.change(), None);
+        let intent = Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal };
+        match slot.mount.durability {
+            Durability::Full => held.intend_on_disk(&intent),
+            Durability::Ordered => held.intend(&intent),
+        }
     };
-    held.intend(&intent(Vec::new(), None))?;
+    // Anybody's sync may put a name on disk as soon as it is made. Without a note there, nobody would know it after a power
+    // cut.
+    intend(Vec::new())?;
     let fail = |errno| fault(errno, &slot.shown);
     let fresh = Fresh::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
     let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
@@ -102,16 +108,12 @@ pub(crate) fn replace(
         fresh.take_after(old, &slot.shown)?;
     }
     let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
-    if slot.mount.durability == Durability::Full {
-        // Syncing the file puts its name on disk. Without a note there too, nobody would know it after a power cut.
-        held.intend(&intent(vec![ours.id.inode], None))?;
-        held.sync()?;
-    }
     fsync(&fresh.fd).map_err(fail)?;
     let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, Turn::default(), ticket)).transpose()?;
-    if let (Some(old), Some(displaced)) = (&old, &displaced) {
-        // From now on the temporary name may have our file or the old one; anything else there is somebody's.
-        held.intend(&intent(vec![ours.id.inode, old.stamp.id.inode], displaced.fate.image()))?;
+    if let (Some(old), Some(Displaced { fate: Fate::Gone | Fate::Copied { .. }, .. })) = (&old, &displaced) {
+        // From now on the temporary name may have our file or the old one; anything else there is somebody's. Where the old
+        // one is kept, the journal has both.
+        intend(vec![ours.id.inode, old.stamp.id.inode])?;
     }
     let before = displaced.as_ref().map(|displaced| (&displaced.state, &displaced.fate));
     let effects = slot.effects(&made, before, State::of_file(&ours, Some(digest)));
@@ -176,9 +178,7 @@ fn begin(slot: &Slot, cx: &Context<'_>) -> Result<(Made, Held, Option<Old>), Too
     // The lock first: whoever gives up while waiting for it leaves no directories behind.
     let id = future_id(slot.base(), &slot.parent_path()).map_err(|errno| fault(errno, &slot.shown))?;
     let (held, left) = slot.mount.locks.hold(id, cx)?;
-    if let Some(intent) = left {
-        recover(&slot.mount, &held, &intent);
-    }
+    recover(&slot.mount, &held, &left);
     cx.check()?;
     let made = slot.make_parents(cx)?;
     let old = open_old(slot, made.parent.as_fd())?;
@@ -194,9 +194,7 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
             None => future_id(parent, &slot.name).map_err(|errno| fault(errno, &slot.shown))?,
         };
         let (held, left) = slot.mount.locks.hold(id, cx)?;
-        if let Some(intent) = left {
-            recover(&slot.mount, &held, &intent);
-        }
+        recover(&slot.mount, &held, &left);
         // While we waited for the lock of one file, another may have come to stand here.
         match (old, slot.look_in(parent)?) {
             (None, None) => return Ok((held, None)),
@@ -476,7 +474,6 @@ pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errn
         match write(fd, bytes) {
             Ok(0) => return Err(Errno::NOSPC),
             Ok(length) => bytes = &bytes[length..],
-            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }

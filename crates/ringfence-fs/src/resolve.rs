@@ -12,10 +12,10 @@ use std::path::Path;
 
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 use ringfence_kernel::Pace;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fstat, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::again::{openat, openat2, pread};
+use crate::again::{fstat, openat, openat2, pread, statx};
 use crate::stamp::Stamp;
 
 /// A lookup can be disturbed by renames elsewhere only if it climbs; so many in a row mean somebody does it on purpose.

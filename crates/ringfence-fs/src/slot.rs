@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sensitivity, ToolError};
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::again::{fsync, openat};
+use crate::again::{fstat, fsync, mkdirat, openat, unlinkat};
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::journal::{Effect, State};
 use crate::known::At;
@@ -162,7 +162,7 @@ impl Slot {
     }
 
     pub(crate) fn check_place(&self) -> Result<(), ToolError> {
-        let held = Stamp::of(&rustix::fs::fstat(&self.base).map_err(|errno| fault(errno, &self.shown))?).id;
+        let held = Stamp::of(&fstat(&self.base).map_err(|errno| fault(errno, &self.shown))?).id;
         // The name is looked up again, not asked of `/proc`: not every place that we run in has one.
         let named = self.mount.lookup(&GuestPath::real(&self.real_parent), PLACE | OFlags::DIRECTORY, Pace::Patient);
         let moved = match named {
@@ -219,9 +219,8 @@ impl Slot {
 
     /// Whether both are the same name in the same directory.
     pub(crate) fn same_name(&self, other: &Self) -> Result<bool, ToolError> {
-        let id = |slot: &Self| {
-            rustix::fs::fstat(&slot.base).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &slot.shown))
-        };
+        let id =
+            |slot: &Self| fstat(&slot.base).map(|stat| Stamp::of(&stat).id).map_err(|errno| fault(errno, &slot.shown));
         Ok(self.name == other.name && id(self)? == id(other)?)
     }
 
@@ -286,7 +285,7 @@ impl Slot {
             };
             path = joined(&path, &[], name);
             if ours {
-                made.made.push((path.clone(), Stamp::of(&rustix::fs::fstat(&child).map_err(fail)?)));
+                made.made.push((path.clone(), Stamp::of(&fstat(&child).map_err(fail)?)));
             }
             let parent = std::mem::replace(&mut made.parent, child);
             if ours {
@@ -353,7 +352,7 @@ pub(crate) fn listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 
 /// A directory that nobody may write is left alone, also by root.
 pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
-    let stamp = Stamp::of(&rustix::fs::fstat(directory).map_err(|errno| fault(errno, shown))?);
+    let stamp = Stamp::of(&fstat(directory).map_err(|errno| fault(errno, shown))?);
     if stamp.closed_to_writers() { Err(fault(Errno::ACCESS, shown)) } else { Ok(()) }
 }
 

@@ -6,9 +6,10 @@
 use std::os::fd::BorrowedFd;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, unlinkat};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::again::unlinkat;
 use crate::fault::fault;
 use crate::mount::{Mount, look, rename_onto_nothing};
 use crate::name::{RESERVED, show};

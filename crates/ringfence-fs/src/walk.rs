@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{Mode, OFlags, RawDir, fstat};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::again::openat;
+use crate::again::{fstat, openat};
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
@@ -257,7 +257,10 @@ pub(crate) fn read_directory(
             cx.check()?;
         }
         let Some(entry) = raw.next() else { return Ok(entries) };
-        let entry = entry.map_err(|errno| fault(errno, shown))?;
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry.map_err(|errno| fault(errno, shown))?,
+        };
         let name = entry.file_name().to_bytes();
         if matches!(name, b"." | b"..") || (ours == Ours::Hidden && is_reserved(name)) {
             continue;
@@ -284,7 +287,11 @@ pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<Str
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut raw = RawDir::new(&listing, &mut buffer);
     while let Some(entry) = raw.next() {
-        if let Ok(name) = entry?.file_name().to_str() {
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry?,
+        };
+        if let Ok(name) = entry.file_name().to_str() {
             names.push(name.to_owned());
         }
         if names.len() > most {

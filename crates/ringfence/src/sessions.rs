@@ -145,7 +145,7 @@ impl Sessions {
 
     /// Makes a session, or takes one that is there, for this process alone.
     pub fn open(&self, head: &Head, bits: Bits) -> Result<Saved, SessionError> {
-        let mut connection = self.connect().map_err(Fault::lost)?;
+        let mut connection = connect(&self.state).map_err(Fault::lost)?;
         let owner = Owner::new(&self.state).map_err(StoreLost)?;
         if !self.take(&mut connection, head, &owner).map_err(Fault::lost)? {
             return Err(SessionError::InUse(head.id.clone()));
@@ -184,15 +184,8 @@ impl Sessions {
         if !self.state.join(STORE_FILE).try_exists().map_err(StoreLost)? {
             return Ok(empty);
         }
-        let connection = self.connect().map_err(Fault::lost)?;
+        let connection = connect(&self.state).map_err(Fault::lost)?;
         Ok(work(&connection).map_err(Fault::lost)?)
-    }
-
-    fn connect(&self) -> Result<Connection, Fault> {
-        let connection = connect(&self.state)?;
-        // What was said survives our own death; a power cut may take the last words, and nothing more.
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
-        Ok(connection)
     }
 }
 

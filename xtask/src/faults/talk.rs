@@ -1,8 +1,8 @@
 //! A program that answers lines of JSON with lines of JSON: our servers, and the control.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ use super::site::PATIENCE;
 #[derive(Debug)]
 pub(super) struct Talk {
     child: Child,
-    input: Option<ChildStdin>,
+    /// Lines for the program, which may stand still and take none for a while.
+    input: Option<Sender<String>>,
     lines: Receiver<Value>,
     last_id: u64,
 }
@@ -35,8 +36,13 @@ impl Talk {
             let messages = output.lines().map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok());
             messages.map_while(|message| sender.send(message).ok()).for_each(drop);
         });
-        let input = child.stdin.take();
-        Ok(Self { child, input, lines, last_id: 0 })
+        let mut input = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
+        let (told, to_tell) = channel::<String>();
+        std::thread::spawn(move || {
+            // Who is gone does not hear it, and then does not answer.
+            to_tell.iter().try_for_each(|line| input.write_all(line.as_bytes()))
+        });
+        Ok(Self { child, input: Some(told), lines, last_id: 0 })
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -44,9 +50,9 @@ impl Talk {
     }
 
     pub(super) fn tell(&mut self, message: &Value) {
-        if let Some(input) = &mut self.input {
+        if let Some(input) = &self.input {
             // Who is gone does not hear it, and then does not answer.
-            let _ = input.write_all(format!("{message}\n").as_bytes());
+            let _ = input.send(format!("{message}\n"));
         }
     }
 

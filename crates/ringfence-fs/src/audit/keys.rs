@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use rustix::fs::{OFlags, renameat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::Sha256;
 
 use super::{Head, PUBLIC_KEY, SECRET_KEY, open_file};
-use crate::again::fsync;
+use crate::again::{fsync, renameat};
 use crate::digest::Digest;
 use crate::replace::write_all;
 

@@ -6,11 +6,12 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::OFlags;
 
 use super::keys::{is_signed, public_key};
 use super::writer::{hold, release};
 use super::{DIRECTORY, HEADS, Head, LOCK, Link, NOTHING, hash_of, open_file, segment_name, segments};
+use crate::again::fstat;
 use crate::fence::open_own;
 use crate::stamp::Stamp;
 

@@ -12,13 +12,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
-use rustix::fs::{FlockOperation, OFlags, flock, fstat};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::keys::Keys;
 use super::{DIRECTORY, HEADS, LOCK, NOTHING, hash_of, open_file, segment_name, segments};
-use crate::again::{fdatasync, ftruncate, pread};
+use crate::again::{fdatasync, flock, fstat, ftruncate, pread};
 use crate::fence::open_own;
 use crate::replace::write_all;
 use crate::stamp::Stamp;
@@ -486,7 +486,6 @@ pub(crate) fn hold(lock: &OwnedFd) -> io::Result<()> {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(2));
             }
-            Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process keeps its lock")),
             Err(errno) => return Err(errno.into()),
         }

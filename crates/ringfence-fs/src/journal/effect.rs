@@ -2,13 +2,14 @@
 
 use std::os::fd::AsFd as _;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::keep::Keep;
 use super::state::{Form, State};
 use crate::mount::{Mount, look};
 use crate::name::read_back;
-use crate::recover::open_parent;
+use crate::recover::parent_at;
 use crate::stamp::Stamp;
 
 /// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the keep.
@@ -103,36 +104,41 @@ impl Effect {
     }
 
     /// Whether it happened, by what is there.
-    pub(crate) fn is_made(&self, mount: &Mount, keep: Option<&Keep>) -> bool {
-        let kept = |image: &str| keep.and_then(|keep| keep.look(image)).map(|stamp| stamp.id.inode);
+    pub(crate) fn is_made(&self, mount: &Mount, keep: Option<&Keep>) -> Result<bool, Errno> {
+        let kept = |image: &str| {
+            let found = keep.map(|keep| look(keep.fd(), image.as_bytes())).transpose()?;
+            Ok(found.flatten().map(|stamp| stamp.id.inode))
+        };
         let at = |path: &str| stamp_at(mount, path);
-        let stands = |path: &str, state: &State| match at(path) {
-            Some(found) if state.inode != 0 => found.id.inode == state.inode,
-            Some(found) => State::of_stamp(&found).kind == state.kind,
-            None => false,
+        let stands = |path: &str, state: &State| {
+            Ok(at(path)?.is_some_and(|found| match state.inode {
+                0 => State::of_stamp(&found).kind == state.kind,
+                inode => found.id.inode == inode,
+            }))
         };
         match self {
             Self::Created { path, after, .. } => stands(path, after),
-            Self::Removed { before, image, copied, .. } => !copied && kept(image) == Some(before.inode),
+            Self::Removed { before, image, copied, .. } => Ok(!copied && kept(image)? == Some(before.inode)),
             Self::Replaced { path, before, after, image, copied } => {
-                stands(path, after) || (!copied && kept(image) == Some(before.inode))
+                Ok(stands(path, after)? || (!copied && kept(image)? == Some(before.inode)))
             }
             Self::Moved { to, state, .. } => stands(to, state),
             Self::Appended { path, after, .. } => {
-                at(path).is_some_and(|found| found.id.inode == after.inode && found.size >= after.size)
+                Ok(at(path)?.is_some_and(|found| found.id.inode == after.inode && found.size >= after.size))
             }
-            Self::Lost { path: _ } => false,
+            Self::Lost { path: _ } => Ok(false),
             Self::Mode { path, inode, after, .. } => {
-                at(path).is_some_and(|found| found.id.inode == *inode && found.mode == *after)
+                Ok(at(path)?.is_some_and(|found| found.id.inode == *inode && found.mode == *after))
             }
         }
     }
 }
 
-fn stamp_at(mount: &Mount, path: &str) -> Option<Stamp> {
+fn stamp_at(mount: &Mount, path: &str) -> Result<Option<Stamp>, Errno> {
     let path = read_back(path);
     let (parent, name) = split(&path);
-    look(open_parent(mount, parent)?.as_fd(), name).ok()?
+    let Some(parent) = parent_at(mount, parent)? else { return Ok(None) };
+    look(parent.as_fd(), name)
 }
 
 /// The directory and the name of a path below the root.

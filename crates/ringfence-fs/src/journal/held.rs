@@ -12,10 +12,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::fstat;
-
-use super::index::{Change, Entry, Line, Status, owner};
-use crate::again::{ftruncate, pread};
+use super::index::{Change, Entry, Line, Newest, Status, owner};
+use crate::again::{fstat, ftruncate, pread};
 use crate::replace::write_all;
 use crate::stamp::Stamp;
 
@@ -28,6 +26,7 @@ const CHUNK: u64 = 1 << 20;
 /// What was read of the log so far.
 pub(super) struct Known {
     pub(super) log: Arc<OwnedFd>,
+    newest: Arc<Newest>,
     /// So much of it.
     pub(super) read: u64,
     /// The oldest first.
@@ -130,9 +129,10 @@ impl Held {
 }
 
 impl Known {
-    pub(super) fn new(log: OwnedFd) -> Self {
+    pub(super) fn new(log: OwnedFd, newest: &Arc<Newest>) -> Self {
         Self {
             log: Arc::new(log),
+            newest: Arc::clone(newest),
             read: 0,
             entries: Vec::new(),
             places: Places::default(),
@@ -241,6 +241,7 @@ impl Known {
         if let (Some(known), Ok(at)) = (self.sessions.get_mut(session as usize), humantime::parse_rfc3339(&change.at)) {
             known.last = known.last.max(Some(at));
         }
+        self.newest.hear(change.place());
         let place = number(self.entries.len())?;
         self.places.insert(&change.change, place);
         let entry = Entry::new(change);

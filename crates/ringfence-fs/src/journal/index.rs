@@ -12,15 +12,16 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringfence_kernel::Limits;
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
 use super::held::{Held, Known};
-use crate::again::{fdatasync, fsync, openat, pread};
+use crate::again::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
 use crate::audit::{hold, release};
 use crate::known::Identity;
 use crate::mount::look;
@@ -46,11 +47,29 @@ pub(super) enum OnDisk {
     Later,
 }
 
+/// Where the newest change of all mounts stands among them, as far as this process knows.
+#[derive(Debug, Default)]
+pub(crate) struct Newest(AtomicU64);
+
+impl Newest {
+    pub(super) fn hear(&self, place: u64) {
+        self.0.fetch_max(place, Ordering::Relaxed);
+    }
+
+    /// The place of one more change. That is the time, unless the clock went back.
+    fn next(&self, now: u64) -> u64 {
+        let behind = |newest: u64| Some(if now < newest { newest.saturating_add(1) } else { now });
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind).unwrap_or_else(|newest| newest);
+        behind(before).unwrap_or(now)
+    }
+}
+
 /// The journal of one mount.
 pub(crate) struct Journal {
     directory: OwnedFd,
     lock: OwnedFd,
     known: Mutex<Known>,
+    newest: Arc<Newest>,
     /// How long the log has to be before it is written anew.
     long: AtomicU64,
     keep: Mutex<Option<Identity>>,
@@ -81,6 +100,9 @@ pub(crate) enum Status {
 pub(crate) struct Change {
     pub(crate) change: String,
     pub(crate) at: String,
+    /// Where it stands among the changes of all mounts, where the time does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<u64>,
     pub(crate) session: String,
     pub(crate) call: String,
     pub(crate) tool: String,
@@ -88,6 +110,18 @@ pub(crate) struct Change {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) undoes: Vec<String>,
     pub(crate) effects: Vec<Effect>,
+}
+
+impl Change {
+    /// Where it stands among the changes of all mounts: the milliseconds of its time, or what they would be had the clock not
+    /// gone back.
+    pub(crate) fn place(&self) -> u64 {
+        self.order.unwrap_or_else(|| humantime::parse_rfc3339(&self.at).map_or(0, millis))
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -137,10 +171,23 @@ impl Entry {
 
 impl Journal {
     /// Opens the journal in a directory of our own, and makes it if there is none.
-    pub(crate) fn open(directory: OwnedFd) -> Result<Self, Errno> {
+    pub(crate) fn open(directory: OwnedFd, newest: &Arc<Newest>) -> Result<Self, Errno> {
         let (lock, log) = (open_own(&directory, LOCK)?, open_own(&directory, LOG)?);
-        let (known, long) = (Mutex::new(Known::new(log)), AtomicU64::new(LONGEST_LOG));
-        Ok(Self { directory, lock, known, long, keep: Mutex::default() })
+        let (known, long) = (Mutex::new(Known::new(log, newest)), AtomicU64::new(LONGEST_LOG));
+        Ok(Self { directory, lock, known, newest: Arc::clone(newest), long, keep: Mutex::default() })
+    }
+
+    /// Reads what there is, so that whoever makes a change on another mount knows what came before it.
+    pub(crate) fn read(&self) {
+        // What cannot be read now has its time to tell where it stands.
+        drop(self.known());
+    }
+
+    /// The time of a change that is made now, and its place where that is another.
+    pub(super) fn now(&self) -> (String, Option<u64>) {
+        let now = SystemTime::now();
+        let (time, place) = (millis(now), self.newest.next(millis(now)));
+        (humantime::format_rfc3339_millis(now).to_string(), Some(place).filter(|place| *place != time))
     }
 
     /// Every change, the oldest first.
@@ -178,7 +225,7 @@ impl Journal {
     fn refresh(&self, known: &mut Known) -> io::Result<()> {
         let held = Stamp::of(&fstat(&known.log)?).id;
         if look(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != held) {
-            *known = Known::new(open_own(&self.directory, LOG)?);
+            *known = Known::new(open_own(&self.directory, LOG)?, &self.newest);
         }
         Ok(())
     }
@@ -265,30 +312,33 @@ impl Journal {
     }
 
     /// Whether the keep with this identity is the one that we made.
-    pub(super) fn owns(&self, found: Identity) -> bool {
+    pub(super) fn owns(&self, found: Identity) -> Result<bool, Errno> {
         let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
         if !keep.is_some_and(|ours| is_same(ours, found)) {
             // Another process may have made a new one.
-            *keep = self.read_identity();
+            *keep = self.read_identity()?;
         }
-        keep.is_some_and(|ours| is_same(ours, found))
+        Ok(keep.is_some_and(|ours| is_same(ours, found)))
     }
 
     /// Whether it was written down when it was made. Earlier versions did not.
     pub(super) fn knows_birth(&self) -> bool {
         let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
         if keep.is_none_or(|keep| keep.born.is_none()) {
-            *keep = self.read_identity();
+            *keep = self.read_identity().unwrap_or_default();
         }
         keep.is_some_and(|keep| keep.born.is_some())
     }
 
-    fn read_identity(&self) -> Option<Identity> {
+    fn read_identity(&self) -> Result<Option<Identity>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | CAREFUL;
-        let file = openat(&self.directory, IDENTITY, flags, Mode::empty()).ok()?;
+        let file = match openat(&self.directory, IDENTITY, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file?,
+        };
         let mut text = [0u8; 128];
-        let length = pread(&file, &mut text, 0).ok()?;
-        parse_identity(std::str::from_utf8(&text[..length]).ok()?.trim_end())
+        let length = pread(&file, &mut text, 0)?;
+        Ok(std::str::from_utf8(&text[..length]).ok().and_then(|line| parse_identity(line.trim_end())))
     }
 
     /// Writes down which keep is ours.
@@ -308,18 +358,18 @@ impl Journal {
 
     /// Whether so much more could be kept for a session, if what may go for it went. What the `freed` changes keep does
     /// not count: they are about to be taken back.
-    pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> bool {
-        let Ok(known) = self.known() else { return false };
+    pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> io::Result<bool> {
+        let known = self.known()?;
         let freed = known.all_of(freed);
         let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(Held::kept_bytes).sum();
         if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
-            return true;
+            return Ok(true);
         }
         let stays =
             known.entries.iter().enumerate().filter(|(place, held)| {
                 held.kept_bytes() > 0 && !known.may_go(held, session) && !freed.contains(place)
             });
-        stays.map(|(_, held)| held.kept_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes
+        Ok(stays.map(|(_, held)| held.kept_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes)
     }
 
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
@@ -396,5 +446,27 @@ fn open_own(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Journal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Newest};
+
+    #[test]
+    fn a_change_stands_behind_those_before_it_whatever_the_clock_says() {
+        let newest = Newest::default();
+        newest.hear(1_000);
+        let places: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
+        assert_eq!(places, [2_000, 2_000, 2_001, 2_002, 2_003, 3_000]);
+    }
+
+    #[test]
+    fn the_place_of_a_change_is_its_time_unless_it_says_otherwise() {
+        let line = r#"{"change":"c-1","at":"1970-01-01T00:00:02.500Z","session":"","call":"","tool":"","effects":[]}"#;
+        let change: Change = serde_json::from_str(line).unwrap();
+        assert_eq!(change.place(), 2_500);
+        assert_eq!(Change { order: Some(7), ..change.clone() }.place(), 7);
+        assert_eq!(serde_json::to_string(&change).unwrap(), line);
     }
 }

@@ -6,15 +6,13 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, fstat, futimens, mkdirat, unlinkat,
-};
+use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::Journal;
 use super::state::State;
-use crate::again::{fsync, openat};
+use crate::again::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
 use crate::content::read_chunk;
 use crate::fault::fault;
 use crate::known::{At, Identity};
@@ -37,17 +35,13 @@ impl Mount {
     /// Fails where a directory of somebody else's has the name of ours.
     pub(crate) fn check_keep(&self) -> Result<(), ToolError> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        match look(self.root.as_fd(), KEEP.as_bytes()) {
-            Ok(None) => Ok(()),
-            Ok(Some(found)) if journal.owns(self.keep_identity(&found)) => {
-                if is_private(&found) {
-                    Ok(())
-                } else {
-                    Err(exposed())
-                }
-            }
-            Ok(Some(found)) if is_blank(self, &found) => Ok(()),
-            _ => Err(foreign()),
+        let fail = |errno| fault(errno, KEEP);
+        let Some(found) = look(self.root.as_fd(), KEEP.as_bytes()).map_err(fail)? else { return Ok(()) };
+        match journal.owns(self.keep_identity(&found)).map_err(fail)? {
+            true if is_private(&found) => Ok(()),
+            true => Err(exposed()),
+            false if is_blank(self, &found) => Ok(()),
+            false => Err(foreign()),
         }
     }
 
@@ -57,9 +51,17 @@ impl Mount {
 
     /// The directory if there is one and it is ours.
     pub(crate) fn keep(&self) -> Option<Keep> {
-        let journal = self.journal.as_ref()?;
-        let keep = open(self).ok()?;
-        journal.owns(keep.identity().ok()?).then_some(keep)
+        self.find_keep().ok().flatten()
+    }
+
+    /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
+    pub(crate) fn find_keep(&self) -> Result<Option<Keep>, Errno> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let keep = match open(self) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
+            keep => keep?,
+        };
+        Ok(journal.owns(keep.identity()?)?.then_some(keep))
     }
 
     /// The directory, made if there is none.
@@ -79,7 +81,7 @@ impl Mount {
         }
         let keep = open(self).map_err(fail)?;
         let identity = keep.identity().map_err(fail)?;
-        if !journal.owns(identity) {
+        if !journal.owns(identity).map_err(fail)? {
             // Blank, or it would have been refused: it is ours from now on.
             self.check_keep()?;
             journal.own(identity).map_err(super::unwritable)?;
@@ -89,10 +91,19 @@ impl Mount {
     }
 
     /// Whether there is a directory for pre-images, or one could be made.
-    pub(crate) fn can_have_keep(&self) -> bool {
-        self.keep().is_some()
-            || fstat(&self.root).is_ok_and(|stat| !Stamp::of(&stat).closed_to_writers())
-                && rustix::fs::accessat(&self.root, c".", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+    pub(crate) fn can_have_keep(&self) -> Result<bool, ToolError> {
+        let fail = |errno| fault(errno, KEEP);
+        if self.keep().is_some() {
+            return Ok(true);
+        }
+        if Stamp::of(&fstat(&self.root).map_err(fail)?).closed_to_writers() {
+            return Ok(false);
+        }
+        match accessat(&self.root, c".", Access::WRITE_OK, AtFlags::EACCESS) {
+            Ok(()) => Ok(true),
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(false),
+            Err(errno) => Err(fail(errno)),
+        }
     }
 }
 

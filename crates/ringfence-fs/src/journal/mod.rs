@@ -19,20 +19,22 @@ mod state;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::SystemTime;
 
 use ringfence_kernel::{
     Context, Dialect, ErrorKind, Limits, Pace, Sensitivity, Signal, Ticket, ToolError, Touch, Verb,
 };
-use rustix::fs::{Access, AtFlags, accessat, fstat};
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
 
 pub(crate) use self::effect::{Effect, split};
 use self::index::{Change, Line, OnDisk};
-pub(crate) use self::index::{Entry, Journal, Status};
+pub(crate) use self::index::{Entry, Journal, Newest, Status};
 pub(crate) use self::keep::Keep;
 pub(crate) use self::picture::{Source, open_straight};
 pub(crate) use self::reverse::{Doing, Force, Reversal};
 pub(crate) use self::state::{Form, Look, State, cost};
+use crate::again::{accessat, fstat};
+use crate::fault::fault;
 use crate::known::At;
 use crate::mount::{Mount, look};
 use crate::name::{read_back, show};
@@ -73,6 +75,17 @@ pub(crate) struct Turn {
     pub(crate) index: usize,
     /// What those before it count as in the quota.
     pub(crate) before: u64,
+}
+
+/// Whose a file is that was found at the temporary name of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The new one, which never took its name.
+    Ours,
+    /// The old one, which lost its name to it.
+    Displaced,
+    /// One that another program put where the old one was.
+    Theirs,
 }
 
 /// A change that is written down and not yet ended. Dropped, it did not happen.
@@ -139,7 +152,7 @@ impl Mount {
     ) -> Result<Fate, ToolError> {
         let Some(journal) = &self.journal else { return Ok(Fate::Gone) };
         let cx = ticket.context();
-        if !self.can_be_kept(cost(old.stamp.size, 0).saturating_add(turn.before), &[], cx) {
+        if !self.can_be_kept(cost(old.stamp.size, 0).saturating_add(turn.before), &[], cx)? {
             return if ticket.may_lose() { Ok(Fate::Gone) } else { Err(unkept()) };
         }
         let keep = self.make_keep(journal)?;
@@ -188,7 +201,7 @@ impl Mount {
     ) -> Result<Option<String>, ToolError> {
         let Some(journal) = &self.journal else { return Ok(None) };
         let cost = state.cost().saturating_add(turn.before);
-        if !self.can_be_kept(cost, &[], ticket.context()) || !self.is_on_its_device(parent) {
+        if !self.can_be_kept(cost, &[], ticket.context())? || !self.is_on_its_device(parent)? {
             return if ticket.may_lose() { Ok(None) } else { Err(unkept()) };
         }
         self.make_keep(journal)?;
@@ -196,18 +209,20 @@ impl Mount {
     }
 
     /// Whether something in this directory can be brought to the keep by a rename.
-    fn is_on_its_device(&self, parent: BorrowedFd<'_>) -> bool {
-        fstat(parent).is_ok_and(|stat| Stamp::of(&stat).id.device == self.id.device)
+    fn is_on_its_device(&self, parent: BorrowedFd<'_>) -> Result<bool, ToolError> {
+        let stat = fstat(parent).map_err(|errno| fault(errno, "."))?;
+        Ok(Stamp::of(&stat).id.device == self.id.device)
     }
 
-    /// Whether so much, as the quota counts it, could be kept for this session once the `freed` changes are taken back.
-    pub(crate) fn can_be_kept(&self, bytes: u64, freed: &[String], cx: &Context<'_>) -> bool {
-        let Some(journal) = &self.journal else { return false };
+    /// Whether so much, as the quota counts it, could be kept for this session once the `freed` changes are taken back. Where
+    /// nobody can know that now, nobody is asked about a loss either.
+    pub(crate) fn can_be_kept(&self, bytes: u64, freed: &[String], cx: &Context<'_>) -> Result<bool, ToolError> {
+        let Some(journal) = &self.journal else { return Ok(false) };
         let session = cx.origin().map_or("", |origin| origin.session.as_str());
-        bytes <= cx.limits.undo_session_bytes
-            && bytes <= cx.limits.undo_bytes
-            && journal.has_room(bytes, session, freed, cx.limits)
-            && self.can_have_keep()
+        if bytes > cx.limits.undo_session_bytes || bytes > cx.limits.undo_bytes {
+            return Ok(false);
+        }
+        Ok(journal.has_room(bytes, session, freed, cx.limits).map_err(unreadable)? && self.can_have_keep()?)
     }
 
     /// Writes down what is about to happen. It is on disk when this returns.
@@ -228,9 +243,11 @@ impl Mount {
             open: true,
         };
         let Some(journal) = &self.journal else { return Ok(entered) };
+        let (at, order) = journal.now();
         let change = Change {
             change: entered.change.clone(),
-            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            at,
+            order,
             session: origin.session,
             call: origin.call,
             tool: origin.tool,
@@ -239,6 +256,23 @@ impl Mount {
         };
         journal.append(&Line::Intent(change), OnDisk::Now).map_err(unwritable)?;
         Ok(entered)
+    }
+
+    /// Whose the file with this inode is, which stands at the temporary name of a change, and what it is called in the keep.
+    /// Before the change is written down nothing is displaced, and afterwards the journal knows both inodes.
+    pub(crate) fn whose(&self, change: &str, inode: u64) -> Result<(Whose, Option<Vec<u8>>), Errno> {
+        let Some(journal) = &self.journal else { return Ok((Whose::Ours, None)) };
+        let entry = journal.entry(change).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let effects = entry.map(|entry| entry.change.effects).unwrap_or_default();
+        let replaced = effects.into_iter().find_map(|effect| match effect {
+            Effect::Replaced { before, after, image, copied: false, .. } => Some((before.inode, after.inode, image)),
+            _ => None,
+        });
+        Ok(match replaced {
+            Some((before, _, image)) if before == inode => (Whose::Displaced, Some(image.into_bytes())),
+            Some((_, after, _)) if after != inode => (Whose::Theirs, None),
+            _ => (Whose::Ours, None),
+        })
     }
 
     /// Ends a change whose process died, after its note was dealt with.
@@ -291,12 +325,15 @@ impl Mount {
     }
 
     fn settle_entry(&self, journal: &Journal, entry: &Entry) {
-        let keep = self.keep();
+        let Ok(keep) = self.find_keep() else { return };
         let effects = &entry.change.effects;
         // Directories were made before anything else was: only the last one says something.
         let telling = effects.iter().filter(|effect| !effect.makes_directory()).chain(effects.last());
         let change = entry.change.change.clone();
-        if telling.into_iter().any(|effect| effect.is_made(self, keep.as_ref())) {
+        let made = telling.map(|effect| effect.is_made(self, keep.as_ref())).collect::<Result<Vec<_>, _>>();
+        // Who cannot see it now does not say that it was not made.
+        let Ok(made) = made else { return };
+        if made.contains(&true) {
             let _ = journal.append(&Line::Done { change }, OnDisk::Later);
         } else {
             let copies: Vec<String> = effects.iter().filter_map(Effect::copy).map(str::to_owned).collect();
@@ -308,29 +345,29 @@ impl Mount {
 
 impl Slot {
     /// What a person has to be asked about, because it could not be brought back: the file that is replaced here.
-    pub(crate) fn loss(&self, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
+    pub(crate) fn loss(&self, seen: &Stamp, cx: &Context<'_>) -> Result<Option<Touch>, ToolError> {
         self.loss_after(0, seen, cx)
     }
 
     /// The same where others were displaced before it, which count as so much.
-    pub(crate) fn loss_after(&self, before: u64, seen: &Stamp, cx: &Context<'_>) -> Option<Touch> {
+    pub(crate) fn loss_after(&self, before: u64, seen: &Stamp, cx: &Context<'_>) -> Result<Option<Touch>, ToolError> {
         // One that has other names is copied, and has to be read for that.
         let readable = || accessat(self.base(), self.name.as_slice(), Access::READ_OK, AtFlags::EACCESS).is_ok();
         if self.mount.journal.is_some() && seen.links > 1 && !readable() {
-            return Some(Touch { verb: Verb::Lose, place: self.place() });
+            return Ok(Some(Touch { verb: Verb::Lose, place: self.place() }));
         }
         self.loss_of_cost(cost(seen.size, 0).saturating_add(before), cx)
     }
 
-    fn loss_of_cost(&self, cost: u64, cx: &Context<'_>) -> Option<Touch> {
-        let kept = self.mount.journal.is_none() || self.mount.can_be_kept(cost, &[], cx);
-        (!kept).then(|| Touch { verb: Verb::Lose, place: self.place() })
+    fn loss_of_cost(&self, cost: u64, cx: &Context<'_>) -> Result<Option<Touch>, ToolError> {
+        let kept = self.mount.journal.is_none() || self.mount.can_be_kept(cost, &[], cx)?;
+        Ok((!kept).then(|| Touch { verb: Verb::Lose, place: self.place() }))
     }
 
     /// The same for something that is to be removed as it is.
-    pub(crate) fn loss_of_all(&self, cost: u64, cx: &Context<'_>) -> Option<Touch> {
-        let stays = self.mount.journal.is_none() || self.mount.is_on_its_device(self.base());
-        if stays { self.loss_of_cost(cost, cx) } else { Some(Touch { verb: Verb::Lose, place: self.place() }) }
+    pub(crate) fn loss_of_all(&self, cost: u64, cx: &Context<'_>) -> Result<Option<Touch>, ToolError> {
+        let stays = self.mount.journal.is_none() || self.mount.is_on_its_device(self.base())?;
+        if stays { self.loss_of_cost(cost, cx) } else { Ok(Some(Touch { verb: Verb::Lose, place: self.place() })) }
     }
 
     /// The effects of a file that takes this name, with the directories that were made for it.
@@ -368,6 +405,13 @@ pub(crate) fn drop_images(mount: &Mount, images: &[String]) {
 pub(crate) fn unkept() -> ToolError {
     let message = "what is there became too large to be kept, so the change could not be undone; nothing was changed";
     ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
+fn unreadable(error: io::Error) -> ToolError {
+    let code = error.raw_os_error().unwrap_or_default();
+    let message = format!("the journal of changes cannot be read (error {code}); nothing was changed");
+    ToolError::new(ErrorKind::Io, message).hint("try again")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{Assurance, Context, ErrorKind, Ticket, ToolError, Verb};
-use rustix::fs::{RenameFlags, fstat};
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::effect::{Effect, split};
@@ -17,7 +17,7 @@ use super::picture::{Source, Which, open_source, open_straight};
 use super::sight::Sights;
 use super::state::{Form, State};
 use super::{Afterwards, image_name, unkept};
-use crate::again::{fsync, renameat_with};
+use crate::again::{fstat, fsync, renameat_with};
 use crate::batch::take_back;
 use crate::batch_note::{BatchNote, Entry as Noted, Known, Step, is_unsettled};
 use crate::content::read_up_to;
@@ -155,9 +155,9 @@ impl Reversal {
     }
 
     /// Whether what it displaces can be kept, so that it can itself be taken back.
-    pub(crate) fn is_kept(&self, mount: &Mount, cx: &Context<'_>) -> bool {
+    pub(crate) fn is_kept(&self, mount: &Mount, cx: &Context<'_>) -> Result<bool, ToolError> {
         let cost = self.effects.iter().filter_map(Effect::image).map(|(_, cost)| cost).fold(0, u64::saturating_add);
-        cost == 0 || mount.can_be_kept(cost, &self.undoes, cx)
+        Ok(cost == 0 || mount.can_be_kept(cost, &self.undoes, cx)?)
     }
 
     /// The paths of what it displaces.
@@ -189,7 +189,7 @@ impl Reversal {
                 ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed")
             );
         }
-        if self.is_kept(mount, ticket.context()) {
+        if self.is_kept(mount, ticket.context())? {
             Ok(Afterwards::Kept)
         } else if ticket.may_lose() {
             Ok(Afterwards::Lost)

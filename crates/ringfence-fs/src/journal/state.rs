@@ -6,9 +6,10 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ToolError};
-use rustix::fs::{OFlags, fstat, readlinkat};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::again::{fstat, readlinkat};
 use crate::content::hash_up_to;
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
@@ -116,7 +117,7 @@ impl State {
                 Err(_) => Self::of_stamp(&stamp),
             },
             Kind::Link => {
-                let target = readlinkat(parent, name, Vec::new()).map_err(fail)?;
+                let target = readlinkat(parent, name).map_err(fail)?;
                 Self { target: Some(show(target.as_bytes())), ..Self::of_stamp(&stamp) }
             }
             Kind::Directory if how == Look::Whole => {

@@ -10,13 +10,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use ringfence_kernel::{Assurance, Context, ErrorKind, Pace, Ticket, ToolError};
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::compare::{Item, Now, place, shown};
 use super::stage::{FEW, Stage, Staged, sync_directories};
 use super::step::{make, take_back};
 use super::{Left, step};
+use crate::again::fstat;
 use crate::batch_note::{BatchNote, Entry, Known, LOST, Step, is_unsettled};
 use crate::content::{hash_up_to, read_up_to};
 use crate::fault::{fault, unsynced};
@@ -139,7 +140,7 @@ fn carry_out(left: &Left, keep: &Keep, note: &BatchNote<'_>, ticket: &Ticket<'_>
 fn prepare(left: &Left, keep: &Keep, ticket: &Ticket<'_>, images: &mut Vec<String>) -> Result<Plan, ToolError> {
     let (mount, cx) = (&*left.mount, ticket.context());
     let bytes = left.items.iter().map(Item::displaced_bytes).fold(0u64, u64::saturating_add);
-    let kept = mount.can_be_kept(bytes, &[], cx);
+    let kept = mount.can_be_kept(bytes, &[], cx)?;
     if !kept && !ticket.may_lose() {
         return Err(unkept());
     }

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, Place, Sensitivity, ToolError, Verb};
-use rustix::fs::{OFlags, fstat, readlinkat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::upper::{Entry, Listing, Upper, What, open_file};
+use crate::again::{fstat, readlinkat};
 use crate::content::hash_up_to;
 use crate::digest::Digest;
 use crate::fault::fault;
@@ -285,7 +286,7 @@ impl Comparer<'_> {
         was: Option<(BorrowedFd<'_>, Stamp)>,
     ) -> Result<(), ToolError> {
         let fail = |errno| fault(errno, &shown(self.mount, &path));
-        let read = |parent: BorrowedFd<'_>| readlinkat(parent, entry.name.as_slice(), Vec::new()).map_err(fail);
+        let read = |parent: BorrowedFd<'_>| readlinkat(parent, entry.name.as_slice()).map_err(fail);
         let target = read(listing.fd.as_fd())?.into_bytes();
         if let Some((lower, Stamp { kind: Kind::Link, .. })) = was
             && read(lower)?.as_bytes() == target
@@ -483,6 +484,6 @@ impl Links<'_> {
         }
         let (parent, name) = split(path);
         let parent = open_straight(self.mount, parent)?;
-        Some(readlinkat(&parent, name, Vec::new()).ok()?.into_bytes())
+        Some(readlinkat(&parent, name).ok()?.into_bytes())
     }
 }

@@ -75,7 +75,7 @@ impl Workspace for Files {
             renamed: HashMap::new(),
             previewed: HashMap::new(),
         };
-        left.find_touches(cx);
+        left.find_touches(cx)?;
         left.find_renames(cx)?;
         Ok(Box::new(left))
     }

@@ -88,7 +88,7 @@ impl Item {
 
 impl Left {
     /// What the policy has to judge: every path, and what is in directories that go.
-    pub(super) fn find_touches(&mut self, cx: &Context<'_>) {
+    pub(super) fn find_touches(&mut self, cx: &Context<'_>) -> Result<(), ToolError> {
         let mut touches = Vec::new();
         let there = self.items.iter().map(|item| (item.path.as_slice(), item.now.is_some()));
         let mut repositories = Repositories::new(&self.mount, there);
@@ -112,11 +112,12 @@ impl Left {
         let bytes = self.items.iter().map(Item::displaced_bytes).fold(0u64, u64::saturating_add);
         if let Some(first) = self.items.iter().find(|item| item.displaced_bytes() > 0)
             && self.mount.journal.is_some()
-            && !self.mount.can_be_kept(bytes, &[], cx)
+            && !self.mount.can_be_kept(bytes, &[], cx)?
         {
             touches.push(Touch { verb: Verb::Lose, place: place(&self.mount, &first.path) });
         }
         self.touches = touches;
+        Ok(())
     }
 
     /// A file that went and one that came with the same contents were one file, for whoever reads the list.

@@ -9,15 +9,12 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat, futimens, mkdirat,
-    symlinkat, syncfs,
-};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, syncfs};
 use rustix::io::Errno;
 
 use super::compare::{Item, Now, shown};
 use super::upper::{Upper, open_beneath, open_file};
-use crate::again::{fsync, openat};
+use crate::again::{fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, symlinkat};
 use crate::content::read_chunk;
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;

@@ -7,11 +7,11 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags, RenameFlags, fchmod, fstat};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::upper::permit;
-use crate::again::{openat, renameat_with};
+use crate::again::{fchmod, fstat, openat, renameat_with};
 use crate::batch_note::{Entry, Known, LOST, Step};
 use crate::journal::{Keep, drop_images};
 use crate::mount::{Mount, look, rename_onto_nothing};
@@ -61,7 +61,7 @@ pub(crate) fn take_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) ->
             done => done,
         };
     }
-    let Some(keep) = mount.keep() else { return Ok(()) };
+    let Some(keep) = mount.find_keep()? else { return Ok(()) };
     let kept = (keep.fd(), temporary.as_slice());
     match step {
         Step::Put { new } if is_at(new, here)? => rename_onto_nothing(here, kept)?,

@@ -9,10 +9,10 @@
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, fgetxattr, flistxattr, fstat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::again::{openat, openat2};
+use crate::again::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
 use crate::fault::fault;
 use crate::mount::look;
 use crate::resolve::{CAREFUL, PLACE};

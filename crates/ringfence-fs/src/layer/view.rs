@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ringfence_kernel::{Context, Decision, ErrorKind, Pace, Shown, ToolError, Touch, Verb, sensitivity};
-use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, readlinkat};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::compare::place;
-use crate::again::openat;
+use crate::again::{fchmod, fstat, openat, readlinkat};
 use crate::fault::fault;
 use crate::known::{At, last_names};
 use crate::mount::Mount;
@@ -36,7 +36,7 @@ pub(super) fn show_mount(mount: &Mount, cx: &Context<'_>) -> Result<Shown, ToolE
     let fail = |errno| fault(errno, ".");
     mount.look_around(cx)?;
     let directory = mount.root.try_clone().map_err(|_| fail(Errno::MFILE))?;
-    let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd()), Vec::new()).map_err(fail)?;
+    let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd())).map_err(fail)?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes()));
     let mut found = Found::default();
     found.walk(mount, cx)?;
@@ -78,9 +78,16 @@ impl Found {
             } else if self.is_secret(&walk, &entry, &path, &known)? || is_closed(&walk, &entry, &path, cx)? {
                 self.mask(mount, &walk, &entry, path)?;
             } else if walk.is_directory(&entry)? {
-                // What cannot be looked into may have anything in it, and the program may get there.
-                if walk.descend(&entry).map_err(too_many)?.is_err() {
-                    self.masked.insert(path);
+                match walk.descend(&entry).map_err(too_many)? {
+                    Ok(()) => {}
+                    Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO)) => {
+                        // It is not the directory's fault. A program that finds it covered would be wrong about it.
+                        return Err(fault(errno, &show(&path)));
+                    }
+                    // What cannot be looked into may have anything in it, and the program may get there.
+                    Err(_) => {
+                        self.masked.insert(path);
+                    }
                 }
             }
         }

@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{Mode, OFlags, fchmod, fstat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Changed, check_size};
 use crate::Fence;
-use crate::again::{fdatasync, ftruncate};
+use crate::again::{fchmod, fdatasync, fstat, ftruncate};
 use crate::content::read_up_to;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced};
@@ -222,9 +222,8 @@ fn append_in_place(
         content: content.to_vec(),
         change: ticket.change().as_bytes().to_vec(),
     };
-    held.intend(&intent)?;
     // What the disk has of the contents after a power cut may be a part.
-    held.sync()?;
+    held.intend_on_disk(&intent)?;
     let entered = slot.mount.enter(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
         drop(entered);
@@ -268,9 +267,15 @@ fn hash_both(slot: &Slot, old: &Old, content: &[u8], cx: &Context<'_>) -> Result
     if old.stamp.closed_to_readers() || after > cx.limits.hash_bytes {
         return Ok(None);
     }
-    let Ok(bytes) = read_up_to(&old.fd, old.stamp.size, cx) else {
-        cx.check()?;
-        return Ok(None);
+    let bytes = match read_up_to(&old.fd, old.stamp.size, cx) {
+        Ok(bytes) => bytes,
+        // A descriptor that only names it.
+        Err(Errno::BADF) => return Ok(None),
+        Err(errno) => {
+            cx.check()?;
+            // Without its hash, the change could not be told from any other and taken back.
+            return Err(fault(errno, &slot.shown));
+        }
     };
     if bytes.len() as u64 != old.stamp.size {
         return Err(replaced(slot));

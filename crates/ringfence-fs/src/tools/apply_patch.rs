@@ -361,7 +361,7 @@ impl Tool for ApplyPatch {
                 check_is_state(&spot)?;
                 let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
                 let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
-                let touches = touches.into_iter().chain(slot.loss(&seen, cx)).collect();
+                let touches = touches.into_iter().chain(slot.loss(&seen, cx)?).collect();
                 let target = Target { slot, seen: Some(seen) };
                 Ok(Plan { touches, work: Work::Update(Box::new(Updating { target, update, if_match, shown: None })) })
             }
@@ -377,7 +377,7 @@ impl Tool for ApplyPatch {
                     }
                     touches.extend(verbs.iter().map(|verb| Touch { verb: *verb, place: target.slot.place() }));
                     if let Some(seen) = &target.seen {
-                        touches.extend(target.slot.loss_after(displaced, seen, cx));
+                        touches.extend(target.slot.loss_after(displaced, seen, cx)?);
                         displaced = displaced.saturating_add(cost(seen.size, 0));
                     }
                     targets.push(target);

@@ -118,11 +118,13 @@ impl Tool for ListChanges {
         let mut changes = Vec::new();
         for (mount, entries) in self.fence.journals()? {
             cx.check()?;
-            changes.extend(entries.iter().filter(|entry| wanted(entry)).map(|entry| Listed::new(&mount, entry)));
+            let listed = |entry: &Entry| (entry.change.place(), Listed::new(&mount, entry));
+            changes.extend(entries.iter().filter(|entry| wanted(entry)).map(listed));
         }
-        // The order of one journal is kept where two have the same time.
+        // The order of one journal is kept where two have the same place.
         changes.reverse();
-        changes.sort_by(|a, b| b.time.cmp(&a.time));
+        changes.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+        let mut changes: Vec<Listed> = changes.into_iter().map(|(_, listed)| listed).collect();
         let most = usize::try_from(cx.limits.list_entries).unwrap_or(usize::MAX);
         let truncated = changes.len() > most;
         changes.truncate(most);

@@ -77,7 +77,7 @@ impl Tool for CopyFile {
             Touch { verb: Verb::Read, place: read },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
         ];
-        touches.extend(target.and_then(|target| to.loss(&target, cx)));
+        touches.extend(target.map(|target| to.loss(&target, cx)).transpose()?.flatten());
         Ok(Plan {
             touches,
             work: Work { from, from_shown: source.shown, from_secret, to, target, shown: (None, None) },

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{Mode, mkdirat};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::again::fsync;
+use crate::again::{fsync, mkdirat};
 use crate::fault::{fault, unsynced};
 use crate::journal::{Effect, Form, State};
 use crate::locks::Tree;

@@ -104,7 +104,7 @@ impl Tool for DeleteFile {
         let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
         touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
         let (bytes, below) = manifest.as_ref().map_or((seen.size, 0), |manifest| (manifest.bytes, manifest.entries));
-        touches.extend(slot.loss_of_all(cost(bytes, below), cx));
+        touches.extend(slot.loss_of_all(cost(bytes, below), cx)?);
         Ok(Plan { touches, work: Work { slot, seen, manifest, shown: None } })
     }
 
@@ -136,9 +136,7 @@ impl Tool for DeleteFile {
         let _place = slot.hold_place(tree, cx)?;
         check_directory_writable(parent, &slot.shown)?;
         let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
-        if let Some(intent) = left {
-            recover(&slot.mount, &held, &intent);
-        }
+        recover(&slot.mount, &held, &left);
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
         check_shown_at(&slot, shown, &seen, cx)?;
         slot.judge_removal(ticket)?;
@@ -165,9 +163,9 @@ impl Tool for DeleteFile {
                 (Intent::Remove { parent, name, inodes, journal }, Effect::Lost { path })
             }
         };
-        held.intend(&note)?;
-        if let Away::Temporary(_) = away {
-            held.sync()?;
+        match &away {
+            Away::Kept(_) => held.intend(&note)?,
+            Away::Temporary(_) => held.intend_on_disk(&note)?,
         }
         let entered = slot.mount.enter(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;

@@ -212,7 +212,7 @@ impl Tool for EditFile {
         let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
         // One that is too large to be edited is refused for that.
-        let loss = slot.loss(&seen, cx).filter(|_| seen.size <= cx.limits.appended_file_bytes);
+        let loss = slot.loss(&seen, cx)?.filter(|_| seen.size <= cx.limits.appended_file_bytes);
         let touches = touches.into_iter().chain(loss).collect();
         Ok(Plan { touches, work: Work { slot, seen, edits, if_match, shown: None } })
     }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{Context, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
-use rustix::fs::readlinkat;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
+use crate::again::readlinkat;
 use crate::content::hash;
 use crate::digest::Digest;
 use crate::fault::fault;
@@ -109,7 +109,7 @@ impl Tool for GetFileInfo {
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { spot, parent, stamp, secret } = work;
         let target = match (&parent, spot.path.split()) {
-            (Some(parent), Some((_, name))) if stamp.kind == Kind::Link => readlinkat(parent, name, Vec::new())
+            (Some(parent), Some((_, name))) if stamp.kind == Kind::Link => readlinkat(parent, name)
                 .ok()
                 .map(|target| show(target.as_bytes()))
                 .filter(|target| !target.starts_with('/')),

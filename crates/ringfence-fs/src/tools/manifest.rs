@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ringfence_kernel::{
     Assurance, Body, Context, Decision, Entry, ErrorKind, List, Place, Sensitivity, ToolError, Touch, Verb, sensitivity,
 };
-use rustix::fs::{Access, AtFlags, accessat, statat};
+use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
+use crate::again::{accessat, statat};
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
 use crate::known::{At, last_names};

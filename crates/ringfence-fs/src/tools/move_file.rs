@@ -5,14 +5,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
 };
-use rustix::fs::{AtFlags, OFlags, RenameFlags, linkat, renameat, unlinkat};
+use rustix::fs::{AtFlags, OFlags, RenameFlags};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Class, Manifest, Whole, survey, touches_below};
 use crate::Fence;
-use crate::again::{fsync, renameat_with};
+use crate::again::{fsync, linkat, renameat, renameat_with, unlinkat};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::journal::{Effect, Fate, Look, State, Turn};
@@ -97,7 +97,7 @@ impl Tool for MoveFile {
             Touch { verb: Verb::MoveAway, place: away.clone() },
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
         ];
-        touches.extend(target.as_ref().and_then(|target| to.loss(target, cx)));
+        touches.extend(target.as_ref().map(|target| to.loss(target, cx)).transpose()?.flatten());
         let mut manifest = None;
         // A link to a directory gives what is in there another name too.
         let leads_to_directory =
@@ -151,9 +151,7 @@ impl Tool for MoveFile {
         check_directory_writable(to.base(), &to.shown)?;
         let held = from.mount.locks.hold_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
         for (held, left) in &held {
-            if let Some(intent) = left {
-                recover(&from.mount, held, intent);
-            }
+            recover(&from.mount, held, left);
         }
         check_unmoved(&work, ticket)?;
         from.judge_removal(ticket)?;
@@ -169,16 +167,17 @@ impl Tool for MoveFile {
         let (effects, image) = effects(&work, ticket)?;
         let Some((held, _)) = held.first() else { return Err(changed(&from.shown)) };
         let note = |slot: &Slot, inode| Place { parent: slot.parent_path(), name: slot.name.clone(), inode };
-        held.intend(&match target {
+        let intent = match target {
             Some(target) => Intent::Overwrite {
                 from: note(from, seen.id.inode),
                 to: note(to, target.id.inode),
                 journal: Noted::new(ticket.change(), image.as_deref()),
             },
             None => Intent::OneStep { change: ticket.change().as_bytes().to_vec() },
-        })?;
-        if target.is_some() && from.mount.durability == Durability::Full {
-            held.sync()?;
+        };
+        match (target, from.mount.durability) {
+            (Some(_), Durability::Full) => held.intend_on_disk(&intent)?,
+            _ => held.intend(&intent)?,
         }
         let moved = from.mount.enter(ticket, Vec::new(), effects).and_then(|entered| {
             ticket.commit()?;
@@ -326,7 +325,8 @@ fn rename(work: &Work) -> Result<(), ToolError> {
 /// Moves onto a file: the two change places, then the one that was overwritten goes.
 fn exchange(work: &Work, target: &Stamp, image: Option<&str>) -> Result<(), ToolError> {
     let Work { from, to, seen, .. } = work;
-    let keep = image.and_then(|image| Some((from.mount.keep()?, image)));
+    let keep = image.map(|image| Ok((from.mount.find_keep()?.ok_or(Errno::NOENT)?, image))).transpose();
+    let keep = keep.map_err(|errno| fault(errno, &to.shown))?;
     let clear = || match &keep {
         Some((keep, image)) => keep.take(from.base(), &from.name, image),
         None => unlinkat(from.base(), from.name.as_slice(), AtFlags::empty()),

@@ -206,7 +206,8 @@ impl Tool for Undo {
         let Work { parts, force, dry_run, .. } = work;
         let cx = ticket.context();
         let paths = parts.iter().flat_map(|part| part.reversal.paths().into_iter().map(|path| part.mount.shown(&path)));
-        let lost = parts.iter().any(|part| !part.reversal.is_kept(&part.mount, cx));
+        let kept = parts.iter().map(|part| part.reversal.is_kept(&part.mount, cx)).collect::<Result<Vec<_>, _>>()?;
+        let lost = kept.contains(&false);
         let mut outcome = Outcome {
             undone: undone(&parts),
             paths: paths.collect(),
@@ -327,7 +328,7 @@ impl Undo {
         }
         if matches!(which, Which::Last | Which::LastUndo) {
             // One for each mount; the last of them is meant, wherever else it was made.
-            found.sort_by(|(_, a), (_, b)| when(b).cmp(when(a)));
+            found.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.first().map(|entry| entry.change.place())));
             let last = found.first().and_then(|(_, entries)| entries.first()).map(|entry| entry.change.change.clone());
             found.retain(|(_, entries)| entries.first().map(|entry| &entry.change.change) == last.as_ref());
         }
@@ -336,10 +337,6 @@ impl Undo {
         }
         Ok(found)
     }
-}
-
-fn when(entries: &[Entry]) -> &str {
-    entries.first().map_or("", |entry| &entry.change.at)
 }
 
 /// The changes of one journal that are meant, the newest first.
@@ -444,7 +441,7 @@ fn check_conflicts(mount: &Mount, reversal: &Reversal, origin: &Origin) -> Resul
 /// Nobody is asked about what a person does themselves: where that could not be taken back, they have to say so.
 fn check_kept(mount: &Mount, reversal: &Reversal, force: Force, cx: &Context<'_>) -> Result<(), ToolError> {
     let by_person = cx.origin().is_some_and(|origin| origin.may_undo);
-    if !by_person || force == Force::Yes || reversal.is_kept(mount, cx) {
+    if !by_person || force == Force::Yes || reversal.is_kept(mount, cx)? {
         return Ok(());
     }
     let message = "what is there now is too large to be kept, and no redo would bring it back; nothing was undone";
@@ -476,7 +473,7 @@ fn changes_of(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Ve
         }
         touches.push(Touch { verb, place });
     }
-    if !reversal.is_kept(mount, cx) {
+    if !reversal.is_kept(mount, cx)? {
         let lost = |path| Touch { verb: Verb::Lose, place: Place { sensitivity: known, ..place(mount, path) } };
         touches.extend(reversal.displaced().map(lost));
     }

@@ -151,7 +151,7 @@ impl Tool for WriteFile {
         let seen = slot.look()?;
         let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
         let mut touches = vec![Touch { verb, place: slot.place() }];
-        touches.extend(seen.and_then(|seen| slot.loss(&seen, cx)));
+        touches.extend(seen.map(|seen| slot.loss(&seen, cx)).transpose()?.flatten());
         Ok(Plan { touches, work: Work { slot, seen, content, if_match, shown: None } })
     }
 

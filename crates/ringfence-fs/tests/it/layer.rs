@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::attacks::faults;
 use crate::person::Person;
 use crate::snapshot::{What, snapshot};
 use crate::world::{Answer, Setup, World, unlock};
@@ -223,6 +224,19 @@ fn view(world: &World, limits: &Limits) -> Result<View, ToolError> {
 fn masked(world: &World) -> Vec<String> {
     let view = view(world, &Limits::of(Dialect::Standard)).unwrap();
     view.workspace.masked.iter().map(|path| path.to_str().unwrap().to_owned()).collect()
+}
+
+/// A program that finds a directory covered is wrong about it: it could not even remove it.
+#[test]
+fn a_directory_that_the_host_cannot_open_now_keeps_a_program_from_starting() {
+    let short = std::thread::spawn(|| {
+        let layered = Layered::new(&[("d/f", "x")]);
+        faults::fail_with(&[faults::Fault::openat2(faults::EMFILE)]);
+        view(&layered.world, &Limits::of(Dialect::Standard))
+            .map(|view| view.workspace.masked)
+            .map_err(|error| error.kind)
+    });
+    assert_eq!(short.join().unwrap(), Err(ErrorKind::Io));
 }
 
 #[test]

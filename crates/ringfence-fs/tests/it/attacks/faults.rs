@@ -18,6 +18,7 @@ use crate::world::World;
 pub(crate) const ENOSYS: u32 = 38;
 const EIO: u32 = 5;
 const EAGAIN: u32 = 11;
+pub(crate) const EMFILE: u32 = 24;
 const EINVAL: u32 = 22;
 const EFBIG: u32 = 27;
 const ENOSPC: u32 = 28;

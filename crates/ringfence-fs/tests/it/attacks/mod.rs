@@ -10,7 +10,7 @@ mod content;
 mod edit;
 mod elsewhere;
 mod every;
-mod faults;
+pub(crate) mod faults;
 mod links;
 mod mounted;
 mod mounts;
