@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, Variables, load};
+use ringfence::config::{Environment, Flags, load};
 use ringfence::sessions::Sessions;
 use ringfence::store::STORE_FILE;
 use ringfence::take_part;
@@ -267,19 +267,7 @@ fn memory(wired: &Wired, kept: Kept) -> Box<dyn Memory> {
 fn world() -> (tempfile::TempDir, Wired, Tap) {
     let directory = tempfile::tempdir().unwrap();
     let root = std::fs::canonicalize(directory.path()).unwrap();
-    let environment = Environment {
-        home: Some(root.join("home")),
-        current: root.clone(),
-        managed: root.join("managed"),
-        config: None,
-        state: Some(root.join("state")),
-        config_file: None,
-        user: None,
-        editor: None,
-        no_color: true,
-        variables: Variables::default(),
-        program: std::env::current_exe().unwrap(),
-    };
+    let environment = Environment::apart(&root, std::env::current_exe().unwrap());
     let workspace = root.join("ws");
     std::fs::create_dir(&workspace).unwrap();
     for file in 0..FILES {

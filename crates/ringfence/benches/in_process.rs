@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, Variables, load};
+use ringfence::config::{Environment, Flags, load};
 use ringfence::take_part;
 use ringfence::wire::{Wired, wire};
 use ringfence_kernel::{Session, ToolCall};
@@ -45,19 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn host(workspace: &str, state: &Path) -> Wired {
-    let environment = Environment {
-        home: None,
-        current: state.to_owned(),
-        managed: state.join("managed"),
-        config: None,
-        state: Some(state.to_owned()),
-        config_file: None,
-        user: None,
-        editor: None,
-        no_color: true,
-        variables: Variables::default(),
-        program: std::env::current_exe().unwrap(),
-    };
+    let environment = Environment::apart(state, std::env::current_exe().unwrap());
     let flags = Flags { workspace: Some(workspace.to_owned()), ..Flags::default() };
     wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap()
 }

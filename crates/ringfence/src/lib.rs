@@ -15,6 +15,7 @@ mod command;
 pub mod config;
 mod dialog;
 mod doctor;
+mod environment;
 mod foreign;
 mod in_charge;
 mod incoming;

@@ -226,7 +226,7 @@ mod tests {
 
     use super::{Houses, Waits, Which};
     use crate::api::feed::Feed;
-    use crate::config::{Environment, Flags, Variables};
+    use crate::config::{Environment, Flags};
 
     #[tokio::test]
     async fn a_host_that_several_ask_for_at_once_is_made_once() {
@@ -235,19 +235,7 @@ mod tests {
         let workspace = root.join("ws");
         std::fs::create_dir(&workspace).unwrap();
         let flags = Flags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..Flags::default() };
-        let environment = Environment {
-            home: Some(root.join("home")),
-            current: root.clone(),
-            managed: root.join("managed"),
-            config: None,
-            state: Some(root.join("state")),
-            config_file: None,
-            user: None,
-            editor: None,
-            no_color: true,
-            variables: Variables::default(),
-            program: root.join("none"),
-        };
+        let environment = Environment::apart(&root, root.join("none"));
         let houses = Houses::new(flags, environment, Feed::new(), Waits::new(Duration::ZERO)).unwrap();
         let ask = |dialect| {
             let houses = houses.clone();

@@ -27,17 +27,11 @@ impl Layers {
     fn environment(&self) -> Environment {
         let below = |name: &str| self.directory.path().join(name);
         Environment {
-            home: Some(below("home")),
             current: below("current"),
-            managed: below("managed"),
             config: Some(below("config")),
-            state: Some(below("state")),
-            config_file: None,
-            user: None,
-            editor: None,
             no_color: false,
             variables: Variables([("SEARCH_KEY".to_owned(), "k-secret".to_owned())].into()),
-            program: env!("CARGO_BIN_EXE_ringfence").into(),
+            ..Environment::apart(self.directory.path(), env!("CARGO_BIN_EXE_ringfence"))
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ringfence::config::{Environment, Variables};
+use ringfence::config::Environment;
 use serde_json::Value;
 
 /// The program under test.
@@ -78,15 +78,9 @@ impl Site {
         Environment {
             home: Some(self.home.clone()),
             current: self.current.clone(),
-            managed: self.root().join("managed"),
-            config: None,
             state: Some(self.state.clone()),
-            config_file: None,
-            user: None,
-            editor: None,
             no_color: false,
-            variables: Variables::default(),
-            program: PROGRAM.into(),
+            ..Environment::apart(self.root(), PROGRAM)
         }
     }
 
