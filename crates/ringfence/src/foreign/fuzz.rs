@@ -1,6 +1,8 @@
 //! Bytes of any kind from a server: they are the same lines however they come, who asks is answered, and of the tools that are
 //! listed only those are taken whose names are plain and whose words hide nothing.
 
+use std::collections::BTreeSet;
+
 use ringfence_fuzz::Target;
 use ringfence_kernel::visible;
 use serde_json::Value;
@@ -80,7 +82,7 @@ fn what_a_server_says_is_taken_for_what_it_is_however_it_comes() {
                 Said::Answer { result: Ok(result), .. } => {
                     let listed = listed(&result);
                     check_listed(&listed);
-                    (0, listed.tools.len(), listed.left_out.len())
+                    (0, listed.tools.len().min(3), listed.left_out.len().min(3))
                 }
                 Said::Answer { result: Err(refusal), .. } => (1, usize::from(refusal.message.is_empty()), 0),
                 Said::Asks { id, method } => {
@@ -91,6 +93,6 @@ fn what_a_server_says_is_taken_for_what_it_is_however_it_comes() {
                 }
                 Said::Else => (3, 0, 0),
             });
-            heard.collect::<Vec<_>>()
+            heard.collect::<BTreeSet<_>>()
         });
 }
