@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use ringfence_fs::{Broken, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible};
+use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
+use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_line};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,7 @@ use crate::sessions_text::sessions;
 use crate::signals::Signals;
 use crate::tokens::TokenError;
 use crate::trust::Offered;
+use crate::waiting::Waiting;
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, workspace_of};
 use crate::{changes_text, policy_text};
 
@@ -143,6 +144,7 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
             acp(settings, environment, options, pipes).map(|()| SUCCESS)
         }
         Command::Doctor { json } => {
+            let waiting = Waiting::on("looking at this machine");
             let workspace = workspace_of(&settings, environment).ok();
             let clients = find(Places::of(environment, workspace.as_deref()));
             let (text, well) = examine(
@@ -152,6 +154,7 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
                 &check(&settings, environment),
                 json,
             );
+            drop(waiting);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
         Command::Mcp { command: None, wait } => tell(mcp(settings, environment, Duration::from_secs(wait))?),
@@ -281,6 +284,7 @@ fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
 
 /// Makes a call, unless a signal ends it first.
 pub(crate) fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
+    let _waiting = Waiting::on(&visible_line(&name));
     let call = ToolCall { id: "call-1".to_owned(), name, arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let reply = runtime.block_on(async {
@@ -313,10 +317,14 @@ fn explain(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
 }
 
 fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
+    let verify = |heads: &[KnownHead]| {
+        let _waiting = Waiting::on("reading the audit log");
+        verify(state, heads)
+    };
     match command {
         AuditCommand::Show { json, follow } => show(state, json, follow),
         AuditCommand::Head => {
-            let Verified { records, hash, .. } = verify(state, &[])?;
+            let Verified { records, hash, .. } = verify(&[])?;
             print(&format!("{records}:{hash}\n"), SUCCESS)
         }
         AuditCommand::Verify { head, heads } => {
@@ -324,7 +332,7 @@ fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
                 Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(Failure::Heads)?)),
                 None => Ok(Vec::new()),
             };
-            let checked = known.and_then(|known| verify(state, &known.into_iter().chain(head).collect::<Vec<_>>()));
+            let checked = known.and_then(|known| verify(&known.into_iter().chain(head).collect::<Vec<_>>()));
             match checked {
                 Ok(Verified { records, signed, .. }) => {
                     print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)

@@ -43,6 +43,7 @@ pub mod store;
 pub mod terminal;
 pub mod tokens;
 pub mod trust;
+mod waiting;
 pub mod web_config;
 pub mod wire;
 

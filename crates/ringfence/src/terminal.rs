@@ -37,6 +37,7 @@ use crate::approve::nobody;
 use crate::config::Environment;
 use crate::dialog::{Dialog, Key, Line, Size, Step, Style};
 use crate::launch::{Patience, edit};
+use crate::waiting::Asking;
 
 /// How often the window and the time are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -80,6 +81,7 @@ impl Terminal {
 
     /// Shows a text and asks whether to go on. Only the whole word `yes`, typed after the text was shown, is one.
     pub fn confirm(&self, text: &str, question: &str) -> io::Result<bool> {
+        let _asking = Asking::new();
         let mut terminal = open_terminal()?;
         write!(terminal, "{text}")?;
         tcflush(&terminal, QueueSelector::IFlush)?;
@@ -109,6 +111,7 @@ impl Terminal {
         request: &ApprovalRequest,
         woken: &Woken,
     ) -> io::Result<Option<ApprovalResponse>> {
+        let _asking = Asking::new();
         let mut dialog = Dialog::new(request);
         let colours = if self.no_color { Colours::None } else { Colours::All };
         let mut screen = Screen::enter(terminal, colours)?;

@@ -565,6 +565,20 @@ fn a_cancel_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn what_takes_long_says_so_on_one_line_that_goes() {
+    let site = site();
+    let arguments = json!({"language": "bash", "code": "sleep 600"}).to_string();
+    let command = Seat::command(&site, &["call", "run_code", &arguments]);
+    let mut seat = Seat::all_on_screen(terminal(), command);
+    seat.until("\rrun_code: ");
+    seat.until(" s, Ctrl-C ends it\rrun_code: ");
+    seat.press("\x03");
+    seat.until(&format!("\r{}", " ".repeat("run_code: 2 s, Ctrl-C ends it".len())));
+    seat.until("CANCELLED");
+    assert_eq!(seat.end().code, Some(1));
+}
+
+#[test]
 fn a_dialog_is_kept_from_who_does_not_want_it() {
     let site = site();
     let arguments = overwrite("notes.md").to_string();
