@@ -18,6 +18,8 @@ mod races;
 mod sandboxes;
 mod servers;
 mod stage;
+#[path = "../../../crates/ringfence/tests/it/swapped.rs"]
+mod swapped;
 
 use std::fs;
 use std::io::{self, Write as _};

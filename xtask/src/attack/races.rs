@@ -5,17 +5,17 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
-use std::thread::JoinHandle;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::board::{Board, Cell, Outcome, Row};
 use super::client::{Client, Reply};
 use super::servers::{Act, Control, Dialect, Program, edit, phrase, programs};
 use super::stage::{LINE, Stage};
+use super::swapped::Swapped;
 use crate::say;
 
 /// What is done while `d` is a directory one moment and a link out the next.
@@ -60,46 +60,16 @@ pub(crate) fn run(ours: &Path, place: &Path, time: Duration) -> io::Result<Board
     Ok(Board { title, columns, rows, notes })
 }
 
-/// Something that is swapped for something else, back and forth, until it is dropped.
-struct Swapped {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Swapped {
-    /// The name is one of the two, or nothing, at any moment.
-    fn start(name: PathBuf, between: [PathBuf; 2]) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
-                for one in &between {
-                    // Whatever is in the way of one step, the next ones go on.
-                    let _ = fs::rename(one, &name);
-                    let _ = fs::rename(&name, one);
-                }
-            }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Swapped {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 fn raced(program: &Program, place: &Path, act: Act, path: &str, time: Duration) -> io::Result<Cell> {
     let stage = Stage::new(place)?;
     let workspace = stage.workspace();
-    let (real, link) = (workspace.join("real"), workspace.join("link"));
+    let (name, link) = (workspace.join("d"), workspace.join("link"));
     let inside = format!("{LINE} inside\n");
-    stage.write("real/secret.txt", &inside)?;
+    stage.write("d/secret.txt", &inside)?;
     symlink(stage.outside(), &link)?;
+    // The directory itself, whatever it is called.
+    let held = fs::File::open(&name)?;
+    let real = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
     let path = workspace.join(path).display().to_string();
     let Some((tool, arguments)) = phrase(program.dialect, act, &path, &workspace) else {
         return Ok(Cell::new(Outcome::Missing, ""));
@@ -107,7 +77,7 @@ fn raced(program: &Program, place: &Path, act: Act, path: &str, time: Duration) 
     let Some(mut client) = Client::start(program, &stage.base) else {
         return Ok(Cell::new(Outcome::Crashed, "at the start"));
     };
-    let _swapped = Swapped::start(workspace.join("d"), [real.clone(), link]);
+    let _swapped = Swapped::start(name, link);
     let (started, mut calls, mut bad, mut worst) = (Instant::now(), 0_u32, 0_u32, Outcome::Held);
     let is_control = program.dialect == Dialect::Control;
     // On a busy machine a race goes on for longer: until it had some rounds, and the control until it lost.
@@ -142,7 +112,7 @@ fn raced(program: &Program, place: &Path, act: Act, path: &str, time: Duration) 
 fn with_pipe(program: &Program, place: &Path, time: Duration) -> io::Result<Cell> {
     let stage = Stage::new(place)?;
     let workspace = stage.workspace();
-    stage.write("real", "text\n")?;
+    stage.write("f", "text\n")?;
     stage.pipe("pipe")?;
     let path = workspace.join("f").display().to_string();
     let Some((tool, arguments)) = phrase(program.dialect, Act::Read, &path, &workspace) else {
@@ -151,7 +121,7 @@ fn with_pipe(program: &Program, place: &Path, time: Duration) -> io::Result<Cell
     let Some(mut client) = Client::start(program, &stage.base) else {
         return Ok(Cell::new(Outcome::Crashed, "at the start"));
     };
-    let _swapped = Swapped::start(workspace.join("f"), [workspace.join("real"), workspace.join("pipe")]);
+    let _swapped = Swapped::start(workspace.join("f"), workspace.join("pipe"));
     let (started, mut calls) = (Instant::now(), 0_u32);
     while started.elapsed() < time {
         calls += 1;

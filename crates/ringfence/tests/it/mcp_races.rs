@@ -1,7 +1,6 @@
 //! What several clients do at once, and what happens behind a client's back.
 
 use std::os::unix::fs::symlink;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::Mcp;
 use crate::site::Site;
+use crate::swapped::Swapped;
 
 /// How long a race goes on: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {
@@ -49,40 +49,13 @@ fn eight_clients_that_edit_one_file_lose_nothing() {
     assert!(site.leftovers().is_empty());
 }
 
-/// A directory that is a link out of the workspace half of the time.
-struct Swapped {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Swapped {
-    fn start(site: &Site) -> Self {
-        let (inside, link, name) = (site.workspace.join("real"), site.workspace.join("link"), site.workspace.join("d"));
-        std::fs::create_dir(&inside).unwrap();
-        std::fs::write(inside.join("secret"), "inside\n").unwrap();
-        symlink(&site.outside, &link).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
-                // Whatever is in the way of one step, the next ones go on.
-                let _ = std::fs::rename(&inside, &name);
-                let _ = std::fs::rename(&name, &inside);
-                let _ = std::fs::rename(&link, &name);
-                let _ = std::fs::rename(&name, &link);
-            }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Swapped {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// `d` is a directory one moment and a link out of the workspace the next.
+fn swapped(site: &Site) -> Swapped {
+    let (name, link) = (site.workspace.join("d"), site.workspace.join("link"));
+    std::fs::create_dir(&name).unwrap();
+    std::fs::write(name.join("secret"), "inside\n").unwrap();
+    symlink(&site.outside, &link).unwrap();
+    Swapped::start(name, link)
 }
 
 #[test]
@@ -99,7 +72,7 @@ fn a_link_that_is_swapped_in_leads_nobody_out() {
     for (tool, arguments) in tools {
         let site = Site::in_memory();
         let mut client = Mcp::with_handshake(&site, &["--preset", "edits"], json!({}));
-        let swapped = Swapped::start(&site);
+        let swapped = swapped(&site);
         let (started, mut calls) = (Instant::now(), 0);
         while started.elapsed() < race_time() {
             let result = client.call(tool, arguments.clone());
