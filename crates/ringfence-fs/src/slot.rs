@@ -284,12 +284,10 @@ impl Slot {
                 }
             };
             path = joined(&path, &[], name);
-            if ours {
-                made.made.push((path.clone(), Stamp::of(&fstat(&child).map_err(fail)?)));
-            }
             let parent = std::mem::replace(&mut made.parent, child);
             if ours {
                 made.directories.push((parent, name.clone()));
+                made.made.push((path.clone(), Stamp::of(&fstat(&made.parent).map_err(fail)?)));
             }
         }
         Ok(made)

@@ -80,14 +80,21 @@ impl Found {
             } else if walk.is_directory(&entry)? {
                 match walk.descend(&entry).map_err(too_many)? {
                     Ok(()) => {}
-                    Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO)) => {
-                        // It is not the directory's fault. A program that finds it covered would be wrong about it.
-                        return Err(fault(errno, &show(&path)));
-                    }
-                    // What cannot be looked into may have anything in it, and the program may get there.
-                    Err(_) => {
+                    // What may not be looked into may have anything in it, and the program may get there. So may what went
+                    // away in this moment.
+                    Err(
+                        Errno::ACCESS
+                        | Errno::PERM
+                        | Errno::NAMETOOLONG
+                        | Errno::XDEV
+                        | Errno::NOENT
+                        | Errno::NOTDIR
+                        | Errno::LOOP,
+                    ) => {
                         self.masked.insert(path);
                     }
+                    // A program that finds it covered would be wrong about it.
+                    Err(errno) => return Err(fault(errno, &show(&path))),
                 }
             }
         }
