@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::again::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat, unlinkat};
 use crate::resolve::CAREFUL;
 use crate::stamp::FileId;
+use crate::walk::names_in;
 
 /// So many files can be changed at once without waiting for each other, collisions aside.
 const STRIPES: u64 = 256;
@@ -205,9 +206,13 @@ impl Locks {
     /// Every lock in which dead holders left notes.
     pub(crate) fn abandoned(&self) -> Vec<(Held, Vec<Intent>)> {
         let mut found = Vec::new();
-        for stripe in 0..STRIPES {
-            let flags = OFlags::RDWR | OFlags::NOFOLLOW | CAREFUL;
-            let Ok(stripe) = openat(&self.directory, name_of(stripe), flags, Mode::empty()) else { continue };
+        let all = || (0..STRIPES).map(name_of).collect();
+        // Few are there before many files were changed. Where they cannot be listed, all are tried.
+        let there: Vec<String> = names_in(self.directory(), usize::MAX).unwrap_or_else(|_| all());
+        let is_stripe =
+            |name: &str| u64::from_str_radix(name, 16).is_ok_and(|number| number < STRIPES && name_of(number) == name);
+        for name in there.iter().filter(|name| is_stripe(name)) {
+            let Ok(stripe) = self.open_named(name.as_bytes()) else { continue };
             if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
