@@ -1,0 +1,25 @@
+//! What "at once" is: 100 ms of the program's own, and what a busy machine adds to that.
+//!
+//! A wait for a processor is nobody's work. So the bound is told by a control that runs in the same moment: a bare program is
+//! started and ended ten times. On an idle machine that adds a few milliseconds.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that something cancelled may go on.
+const OURS: Duration = Duration::from_millis(100);
+
+const CONTROLS: usize = 10;
+
+/// Fails where a time is longer, on this machine as it is now.
+#[track_caller]
+pub(crate) fn check(what: &str, took: Duration) {
+    let began = Instant::now();
+    for _ in 0..CONTROLS {
+        let mut bare = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+        bare.kill().unwrap();
+        bare.wait().unwrap();
+    }
+    let machine = began.elapsed();
+    assert!(took <= OURS + machine, "{what}: it took {took:?}, and ten bare programs {machine:?}");
+}
