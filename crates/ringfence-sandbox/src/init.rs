@@ -179,7 +179,7 @@ pub(crate) fn reap(program: Pid, ended: &OwnedFd, bounds: &Bounds<'_>) -> Reply 
         let quiet = poll(&mut [PollFd::new(ended, PollFlags::IN)], every.as_ref()) == Ok(0);
         if !quiet {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
-        } else if beyond.is_none() && bounds.memory.is_some_and(|most| bounds.count.resident() > most) {
+        } else if beyond.is_none() && bounds.memory.is_some_and(|most| bounds.count.has_more_than(most)) {
             beyond = Some(Beyond::Memory);
             sys::kill_all();
         }
@@ -222,35 +222,54 @@ impl Count<'_> {
         Some(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?)
     }
 
-    /// Bytes of memory that all processes of the jail have for themselves.
-    fn resident(&self) -> u64 {
-        let pages: u64 = match self {
+    /// Whether all processes of the jail together have more memory in use than so many bytes.
+    fn has_more_than(&self, most: u64) -> bool {
+        match self {
             Self::Own => match open("/proc", DIRECTORY, Mode::empty()) {
-                Ok(proc) => numbers(&proc, Path::new(".")).iter().map(|process| pages(&proc, process)).sum(),
-                Err(_) => 0,
+                Ok(proc) => in_use(&proc, &numbers(&proc, Path::new(".")), most) > most,
+                Err(_) => false,
             },
             Self::Above(proc) => {
                 // Every process that lost its parent is this one's child.
                 let mut left = started_by(proc, Path::new("self"));
-                let mut sum = 0;
+                let mut all = Vec::new();
                 while let Some(process) = left.pop() {
-                    sum += pages(proc, &process);
                     left.extend(started_by(proc, &process));
+                    all.push(process);
                 }
-                sum
+                in_use(proc, &all, most) > most
             }
-        };
-        pages * rustix::param::page_size() as u64
+        }
     }
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Pages of a process that are not shared.
-fn pages(proc: &OwnedFd, process: &Path) -> u64 {
-    let sizes = text(proc, &process.join("statm"));
-    let mut sizes = sizes.split(' ').skip(1).map_while(|size| size.parse::<u64>().ok());
-    sizes.next().unwrap_or_default().saturating_sub(sizes.next().unwrap_or_default())
+/// Bytes of memory of processes: their own, and what they share with each other. Files on a disk are not counted.
+fn in_use(proc: &OwnedFd, processes: &[PathBuf], most: u64) -> u64 {
+    let states: Vec<String> = processes.iter().map(|process| text(proc, &process.join("status"))).collect();
+    let own: u64 = states.iter().map(|state| bytes(state, "RssAnon:")).sum();
+    let shared: Vec<u64> = states.iter().map(|state| bytes(state, "RssShmem:")).collect();
+    let at_most = own + shared.iter().sum::<u64>();
+    if at_most <= most {
+        return at_most;
+    }
+    // What several have is counted with each so far. To know better takes the kernel a look at every page.
+    let parts = processes.iter().zip(shared).filter(|(_, shared)| *shared > 0).map(|(process, shared)| {
+        match text(proc, &process.join("smaps_rollup")) {
+            // Who hides how much it has of it has all.
+            rollup if rollup.contains("Pss_Shmem:") => bytes(&rollup, "Pss_Shmem:"),
+            _ => shared,
+        }
+    });
+    own + parts.sum::<u64>()
+}
+
+/// A line of what the kernel tells of a process, such as `RssAnon:    120 kB`.
+fn bytes(state: &str, name: &str) -> u64 {
+    let line = state.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    number.unwrap_or_default() << 10
 }
 
 fn started_by(proc: &OwnedFd, process: &Path) -> Vec<PathBuf> {

@@ -376,8 +376,11 @@ fn for_people(line: &str) -> String {
     let paths = paths.map(|touch| format!("{} {}", touch["verb"].as_str().unwrap_or(""), touch["path"]));
     let about = record["about"].as_str().map(|about| format!("{about:?}"));
     let what = paths.chain(about).collect::<Vec<_>>().join(", ");
-    let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, text("error")];
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
+    let count = record["count"].as_u64().map(|count| count.to_string()).unwrap_or_default();
+    let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, count, text("error")];
+    let line = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ");
+    // Callers make up names, and terminals obey what is in them.
+    visible_line(&line)
 }
 
 fn tools(wired: &Wired, format: Format) -> String {

@@ -57,11 +57,28 @@ fn memory_bombs_are_ended() {
         let greedy = "x = []\nwhile True: x.append(bytearray(8 << 20))";
         let small = "import os, signal\nfor _ in range(16):\n    if os.fork() == 0:\n        x = bytearray(16 << 20)\n        \
                      signal.pause()\nsignal.pause()";
-        for program in [greedy, small] {
+        let shared =
+            "import mmap\nx = []\nwhile True:\n    m = mmap.mmap(-1, 8 << 20); m.write(bytes(8 << 20)); x.append(m)";
+        for program in [greedy, small, shared] {
             let ended = world.python(program);
             let refused = ended.exit_code == 1 && ended.stderr.text().contains("MemoryError");
             assert!(ended.ended_by == EndedBy::Memory || refused, "{:?} {}", ended.ended_by, ended.stderr.text());
         }
+    });
+}
+
+#[test]
+fn memory_that_processes_share_counts_once() {
+    everyone("abuse::memory_that_processes_share_counts_once", || {
+        let mut world = World::new();
+        world.limits.memory_bytes = 192 << 20;
+        // All of them have it for longer than it takes to be counted.
+        let program = "import mmap, os, time\nm = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\npids = []\n\
+                       for _ in range(4):\n    pid = os.fork()\n    if pid == 0:\n        \
+                       for at in range(0, len(m), 4096): m[at] = 1\n        time.sleep(1); os._exit(0)\n    \
+                       pids.append(pid)\nfor pid in pids: os.waitpid(pid, 0)\nprint('all of it')";
+        let ended = world.python(program);
+        assert_eq!(ended.stdout.text(), "all of it\n", "{:?} {}", ended.ended_by, ended.stderr.text());
     });
 }
 

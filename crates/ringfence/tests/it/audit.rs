@@ -80,6 +80,15 @@ fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a
 }
 
 #[test]
+fn a_name_that_a_caller_made_up_does_nothing_to_a_terminal() {
+    let site = Site::new();
+    site.call("a\u{1b}[2J\u{202e}b\n9  begin", &json!({}));
+    let shown = site.run(&["audit", "show"]).out;
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']) && shown.contains("UNKNOWN_TOOL"), "{shown}");
+}
+
+#[test]
 fn nothing_runs_where_no_trace_can_be_kept() {
     let site = Site::new();
     std::fs::create_dir_all(site.state.join("audit/lock")).unwrap();
