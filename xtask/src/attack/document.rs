@@ -4,6 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use super::board::Board;
+use crate::marks;
+
+const PAGE: &str = "docs/security.md";
 
 pub(crate) fn text(boards: &[Board]) -> String {
     let mut text = String::new();
@@ -19,17 +22,14 @@ pub(crate) fn text(boards: &[Board]) -> String {
     text
 }
 
-/// The page with these boards in the place of those that it had for this part. Nothing if it has no marks for it.
-pub(crate) fn put(page: &str, part: &str, boards: &[Board]) -> Option<String> {
-    let (begin, end) = marks(part);
-    let (before, rest) = page.split_once(&begin)?;
-    let (_, after) = rest.split_once(&end)?;
+/// Puts the boards of a part where the page about security has them. False, and said, if that cannot be.
+pub(crate) fn write(part: &str, boards: &[Board]) -> bool {
     let printed = format!("Printed by `cargo xtask attack {part}` on {}.", machine());
-    Some(format!("{before}{begin}\n{printed}\n\n{}{end}{after}", text(boards)))
+    marks::write(PAGE, &name(part), &format!("\n{printed}\n\n{}", text(boards)))
 }
 
-fn marks(part: &str) -> (String, String) {
-    (format!("<!-- attack {part}: begin -->\n"), format!("<!-- attack {part}: end -->\n"))
+fn name(part: &str) -> String {
+    format!("attack {part}")
 }
 
 /// What it ran on, and when.
@@ -49,19 +49,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boards_take_the_place_between_the_marks_and_no_other() {
-        let (begin, end) = marks("web");
-        let page = format!("above\n{begin}old\n{end}below\n");
-        let put = put(&page, "web", &[]).unwrap_or_default();
-        assert!(put.starts_with("above\n") && put.ends_with("below\n") && !put.contains("old"), "{put}");
-        assert_eq!(super::put(&page, "files", &[]), None);
-    }
-
-    #[test]
     fn the_page_has_a_place_for_every_part() {
-        let page = fs::read_to_string(crate::root().join("docs/security.md")).unwrap_or_default();
+        let page = fs::read_to_string(crate::root().join(PAGE)).unwrap_or_default();
         for part in crate::attack::PARTS {
-            assert!(put(&page, part, &[]).is_some(), "{part}");
+            assert!(marks::put(&page, &name(part), "").is_some(), "{part}");
         }
     }
 }

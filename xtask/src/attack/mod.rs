@@ -117,12 +117,8 @@ fn report(options: &Options, parts: &[(&str, Vec<Board>)]) -> io::Result<bool> {
     for board in &boards {
         board.complaints().iter().for_each(|complaint| say(&format!("{}: {complaint}", board.title)));
     }
-    let file = root().join("docs/security.md");
-    for (part, boards) in parts {
-        let page = document::put(&fs::read_to_string(&file)?, part, boards);
-        fs::write(&file, page.ok_or(io::Error::other("the page has no marks for it"))?)?;
-    }
-    Ok(boards.iter().all(Board::is_fine))
+    let is_written = parts.iter().all(|(part, boards)| document::write(part, boards));
+    Ok(is_written && boards.iter().all(Board::is_fine))
 }
 
 #[cfg(test)]

@@ -182,10 +182,8 @@ fn all(options: &Options, place: &Path) -> io::Result<bool> {
     let figures = figures.into_inner().unwrap_or_else(PoisonError::into_inner);
     say(&format!("{} seconds", begun.elapsed().as_secs()));
     table::show(&figures, &options.command(), options.json)?;
-    if options.only.is_none() {
-        table::write_down(&figures, &options.command(), means.missing())?;
-    }
-    Ok(figures.are_good(means.disks))
+    let is_written = options.only.is_some() || table::write_down(&figures, &options.command(), means.missing());
+    Ok(is_written && figures.are_good(means.disks))
 }
 
 /// Tries one fault after the other until none is left.

@@ -2,18 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io;
 use std::process::Command;
-use std::{fs, io};
 
 use serde_json::{Value, json};
 
 use super::ERRORS;
 use super::operations::Front;
 use super::trial::{Found, Wrong};
-use crate::root;
-
-const BEGIN: &str = "<!-- written by `cargo xtask faults`: begin -->\n";
-const END: &str = "<!-- end -->\n";
+use crate::marks;
 
 /// The columns of faults, in their order.
 const FAULTS: [&str; 10] =
@@ -136,12 +133,8 @@ pub(super) fn show(figures: &Figures, command: &str, as_json: bool) -> io::Resul
     Ok(())
 }
 
-/// Puts the table where the page about faults has it.
-pub(super) fn write_down(figures: &Figures, command: &str, missing: Vec<&str>) -> io::Result<()> {
-    let path = root().join("docs/faults.md");
-    let page = fs::read_to_string(&path)?;
-    let parts = page.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-    let (head, tail) = parts.ok_or_else(|| io::Error::other("docs/faults.md has no place for the figures"))?;
+/// Puts the table where the page about faults has it. False, and said, if that cannot be.
+pub(super) fn write_down(figures: &Figures, command: &str, missing: Vec<&str>) -> bool {
     let ours = figures.sum(|front| front != Front::Control, |_| true);
     let mut text = format!("\n`{command}` on {}: {} faults on tools of ours.\n\n", machine(), ours.tried);
     text += &figures.table();
@@ -149,7 +142,7 @@ pub(super) fn write_down(figures: &Figures, command: &str, missing: Vec<&str>) -
         // A string takes whatever is written.
         let _ = writeln!(text, "\n{missing}.");
     }
-    fs::write(&path, format!("{head}{BEGIN}{text}\n{END}{tail}"))
+    marks::write("docs/faults.md", "faults", &text)
 }
 
 /// The kernel and `strace`, which matter here.
@@ -159,5 +152,6 @@ fn machine() -> String {
         String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
     };
     let strace = said("strace", "-V").replace("strace -- version ", "strace ");
-    format!("Linux {}, {strace}", said("uname", "-r"))
+    let release = said("uname", "-r");
+    format!("Linux {}, {strace}", release.split('-').next().unwrap_or_default())
 }
