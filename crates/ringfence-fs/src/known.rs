@@ -13,8 +13,10 @@ use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, sensitivity};
 use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
 
 use crate::again::{fstat, pread, statx, write};
+use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
 use crate::slot::Slot;
@@ -224,15 +226,16 @@ impl Mount {
             return Err(cx.stall());
         }
         let root = self.root.as_fd();
-        let mut names = names_in(root, MOST_NAMES).unwrap_or_default();
+        let mut names = settled(names_in(root, MOST_NAMES))?;
         // What is kept there is what it was, and not a setting of ours.
         names.retain(|name| !is_reserved(name.as_bytes()));
         names.iter().for_each(|name| self.meet_settled(name, root, name));
         let telling = |name: &&String| name.starts_with('.') || sensitivity(name).is_any();
         for above in names.iter().filter(telling).take(MOST_DIRECTORIES) {
             cx.check()?;
-            let Ok(directory) = self.resolver.open_child(root, above.as_bytes()) else { continue };
-            for name in names_in(directory.as_fd(), MOST_BELOW).unwrap_or_default() {
+            let opened = self.resolver.open_child(root, above.as_bytes());
+            let Some(directory) = settled(opened.map(Some))? else { continue };
+            for name in settled(names_in(directory.as_fd(), MOST_BELOW))? {
                 self.meet_settled(&format!("{above}/{name}"), directory.as_fd(), &name);
             }
         }
@@ -253,6 +256,14 @@ impl Mount {
             let keep = if named.secret { Keep::Noted } else { Keep::InMemory };
             self.known.remember(Identity::of(at, &stamp), named, keep);
         }
+    }
+}
+
+/// What was found, or nothing where it cannot be looked at. What is short only now is no reason to think that nothing is there.
+fn settled<T: Default>(found: Result<T, Errno>) -> Result<T, ToolError> {
+    match found {
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(fault(errno, ".")),
+        found => Ok(found.unwrap_or_default()),
     }
 }
 

@@ -804,6 +804,37 @@ fn a_journal_that_cannot_be_read_now_is_an_error_and_no_question() {
     assert!(failures > 0, "the journal was never read");
 }
 
+/// A secret is known by its name wherever else it stands, also where descriptors run out while it is looked for.
+#[test]
+fn a_secret_under_another_name_is_not_read_because_the_host_is_short_of_descriptors() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut failures = 0;
+    for call in ["openat", "openat2"] {
+        for nth in 1..MANY {
+            let site = Site::in_memory();
+            site.write(".aws/credentials", "the key\n");
+            site.write(".env", "the key\n");
+            for (secret, name) in [(".env", "one.txt"), (".aws/credentials", "two.txt")] {
+                std::fs::hard_link(site.workspace.join(secret), site.workspace.join(name)).unwrap();
+            }
+            let mut met = false;
+            for name in ["one.txt", "two.txt"] {
+                let point = Point { call, nth, tamper: Tamper::Fail("EMFILE") };
+                let ended = failing_on(&site, &site.workspace, point, "read_file", &json!({"path": name}));
+                assert!(!ended.said.out.contains("the key"), "{call} {nth}: {:?}", ended.said);
+                met |= ended.met;
+                failures += usize::from(ended.said.out.contains("short of resources"));
+            }
+            if !met {
+                break;
+            }
+        }
+    }
+    assert!(failures > 0, "nothing ever failed");
+}
+
 /// What belongs into the keep is not thrown away because the keep cannot be opened in that moment.
 #[test]
 fn what_was_displaced_can_be_brought_back_whatever_fails_on_the_keep() {
