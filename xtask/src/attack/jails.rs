@@ -220,9 +220,11 @@ fn said(host: &Host, stage: &Stage, sandbox: &Sandbox, code: &str) -> io::Result
         return Ok(printed + &String::from_utf8_lossy(&ended.stderr));
     }
     let reply: Value = serde_json::from_str(&printed).unwrap_or_default();
-    let value = &reply["value"];
-    let stream = |name: &str| value[name].as_str().unwrap_or_default();
-    Ok(if value.is_object() { format!("{}{}", stream("stdout"), stream("stderr")) } else { printed })
+    // A program that was ended printed something too.
+    let places = [&reply["value"], &reply["error"]["details"]];
+    let streams = places.into_iter().find(|place| place["stdout"].is_string());
+    let stream = |name: &str| streams.and_then(|streams| streams[name].as_str()).unwrap_or_default();
+    Ok(if streams.is_some() { format!("{}{}", stream("stdout"), stream("stderr")) } else { printed })
 }
 
 /// What the machine has that a program may want.
