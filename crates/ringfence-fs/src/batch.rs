@@ -109,7 +109,7 @@ fn hold_all(mount: &Mount, targets: &[Target], cx: &Context<'_>) -> Result<Vec<H
         let ids = targets.iter().map(|target| lock_of(&target.slot)).collect::<Result<Vec<_>, _>>()?;
         let mut held = Vec::new();
         for (lock, left) in mount.locks.hold_all(&ids, cx)? {
-            recover(mount, &lock, &left);
+            recover(mount, &lock, &left)?;
             held.push(lock);
         }
         // While we waited for one file, another may have come to stand in its place.
@@ -442,14 +442,15 @@ pub(crate) fn clear(mount: &Mount, parent: BorrowedFd<'_>, entry: &Entry) -> Res
         layer::clear(mount, entry);
         return Ok(());
     };
-    match (look(parent, &entry.temporary)?, mount.find_keep()?.filter(|_| !entry.other.is_empty())) {
-        (None, _) => Ok(()),
-        (Some(found), Some(keep)) if old.is(&found) => {
-            keep.take(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other))
-        }
-        (Some(found), None) if old.is(&found) => unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
-        (Some(_), _) => keep_as_conflict(parent, &entry.temporary).map(drop),
+    let Some(found) = look(parent, &entry.temporary)? else { return Ok(()) };
+    match mount.find_keep()? {
+        _ if !old.is(&found) => {}
+        _ if entry.other.is_empty() => return unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
+        Some(keep) => return keep.take(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other)),
+        // What was to be kept stays in sight where there is no keep.
+        None => {}
     }
+    keep_as_conflict(parent, &entry.temporary).map(drop)
 }
 
 fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {

@@ -301,7 +301,8 @@ impl Held {
             }
         }
         let (intents, whole) = Intent::decode_all(&note[..length]);
-        self.noted.set(length);
+        // What comes next is written over a note that is none.
+        self.noted.set(whole);
         self.left.set(whole);
         if whole < length {
             self.settle();

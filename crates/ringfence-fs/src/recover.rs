@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal, ToolError};
+use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
@@ -23,10 +23,11 @@ use crate::stamp::{Kind, Stamp};
 use crate::trash::{keep_as_conflict, purge};
 use crate::walk::{Step, Walk};
 
-/// Finishes or undoes what notes say, then forgets them. On a disk that takes no changes now they stay.
-pub(crate) fn recover(mount: &Mount, held: &Held, intents: &[Intent]) {
+/// Finishes or undoes what notes say, then forgets them. On a disk that takes no changes now they stay, and nobody changes what
+/// they are about before they are dealt with.
+pub(crate) fn recover(mount: &Mount, held: &Held, intents: &[Intent]) -> Result<(), ToolError> {
     if intents.is_empty() {
-        return;
+        return Ok(());
     }
     let mut all = true;
     for intent in intents {
@@ -40,9 +41,12 @@ pub(crate) fn recover(mount: &Mount, held: &Held, intents: &[Intent]) {
             _ => mount.settle(&String::from_utf8_lossy(change)),
         }
     }
-    if all {
-        held.settle_all();
+    if !all {
+        let message = "what a call left that was cut short cannot be cleaned up now; nothing was changed";
+        return Err(ToolError::new(ErrorKind::Io, message).hint("try again"));
     }
+    held.settle_all();
+    Ok(())
 }
 
 /// Whether another time may be better.
@@ -64,7 +68,8 @@ pub(crate) fn recover_all(mount: &Mount) {
 /// What the notes of dead processes say.
 pub(crate) fn recover_notes(mount: &Mount) {
     for (held, intents) in mount.locks.abandoned() {
-        recover(mount, &held, &intents);
+        // Whoever changes something there is told.
+        let _ = recover(mount, &held, &intents);
     }
     recover_batches(mount);
 }
@@ -91,11 +96,15 @@ fn attempt(mount: &Mount, intent: &Intent) -> Result<(), Errno> {
                 (false, false) if inodes.contains(&inode) => (Whose::Ours, None),
                 (false, false) => (Whose::Theirs, None),
             };
-            if whose == Whose::Displaced && into_keep(mount, parent, name, &image.unwrap_or_default())? {
-                return Ok(());
-            }
-            if whose == Whose::Theirs {
-                return keep_as_conflict(parent, name).map(drop);
+            let place = match whose {
+                Whose::Displaced => into_keep(mount, parent, name, &image.unwrap_or_default())?,
+                Whose::Theirs => Place::None,
+                Whose::Ours => Place::NotNeeded,
+            };
+            match place {
+                Place::Kept => return Ok(()),
+                Place::None => return keep_as_conflict(parent, name).map(drop),
+                Place::NotNeeded => {}
             }
             if found.kind != Kind::Directory {
                 return unlinkat(parent, name.as_slice(), AtFlags::empty());
@@ -113,10 +122,14 @@ fn attempt(mount: &Mount, intent: &Intent) -> Result<(), Errno> {
             let inode_at = |parent: &OwnedFd, name: &[u8]| Ok(look(parent.as_fd(), name)?.map(|found| found.id.inode));
             let swapped = inode_at(&from_parent, &from.name)? == Some(to.inode)
                 && inode_at(&to_parent, &to.name)? == Some(from.inode);
-            if !swapped || into_keep(mount, from_parent.as_fd(), &from.name, &journal.image)? {
+            if !swapped {
                 return Ok(());
             }
-            unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty())
+            match into_keep(mount, from_parent.as_fd(), &from.name, &journal.image)? {
+                // Without a keep it stays where it is, under the name of what was moved.
+                Place::Kept | Place::None => Ok(()),
+                Place::NotNeeded => unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()),
+            }
         }
         Intent::Append { parent, name, inode, before, content, change: _ } => {
             let Some(parent) = parent_at(mount, parent)? else { return Ok(()) };
@@ -131,12 +144,26 @@ fn attempt(mount: &Mount, intent: &Intent) -> Result<(), Errno> {
     }
 }
 
-/// Brings a displaced file to where it can be restored from. False where it has no place there.
-fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u8]) -> Result<bool, Errno> {
-    let Some(keep) = mount.find_keep()?.filter(|_| !image.is_empty()) else { return Ok(false) };
+/// Where a displaced file is to be restored from.
+enum Place {
+    Kept,
+    /// It is to be kept, and there is no keep that could be used: somebody opened it to others, or took it away.
+    None,
+    /// It was to go, or a copy of it is kept.
+    NotNeeded,
+}
+
+/// Brings a displaced file to where it can be restored from.
+fn into_keep(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u8]) -> Result<Place, Errno> {
+    if image.is_empty() {
+        return Ok(Place::NotNeeded);
+    }
+    let Some(keep) = mount.find_keep()? else { return Ok(Place::None) };
     match keep.take(parent, name, &String::from_utf8_lossy(image)) {
+        Ok(()) => Ok(Place::Kept),
         Err(errno) if passes(errno) => Err(errno),
-        taken => Ok(taken.is_ok()),
+        Err(Errno::EXIST) => Ok(Place::NotNeeded),
+        Err(_) => Ok(Place::None),
     }
 }
 

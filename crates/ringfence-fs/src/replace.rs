@@ -110,10 +110,17 @@ pub(crate) fn replace(
     let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
     fsync(&fresh.fd).map_err(fail)?;
     let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, Turn::default(), ticket)).transpose()?;
-    if let (Some(old), Some(Displaced { fate: Fate::Gone | Fate::Copied { .. }, .. })) = (&old, &displaced) {
+    if let (Some(old), Some(Displaced { fate, .. })) = (&old, &displaced) {
         // From now on the temporary name may have our file or the old one; anything else there is somebody's. Where the old
-        // one is kept, the journal has both.
-        intend(vec![ours.id.inode, old.stamp.id.inode])?;
+        // one is kept, the journal has both, on disk.
+        let inodes = vec![ours.id.inode, old.stamp.id.inode];
+        match fate {
+            Fate::Gone | Fate::Copied { .. } => intend(inodes)?,
+            Fate::Kept { image } => {
+                let journal = Noted::new(ticket.change(), Some(image));
+                held.intend(&Intent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal })?;
+            }
+        }
     }
     let before = displaced.as_ref().map(|displaced| (&displaced.state, &displaced.fate));
     let effects = slot.effects(&made, before, State::of_file(&ours, Some(digest)));
@@ -178,7 +185,7 @@ fn begin(slot: &Slot, cx: &Context<'_>) -> Result<(Made, Held, Option<Old>), Too
     // The lock first: whoever gives up while waiting for it leaves no directories behind.
     let id = future_id(slot.base(), &slot.parent_path()).map_err(|errno| fault(errno, &slot.shown))?;
     let (held, left) = slot.mount.locks.hold(id, cx)?;
-    recover(&slot.mount, &held, &left);
+    recover(&slot.mount, &held, &left)?;
     cx.check()?;
     let made = slot.make_parents(cx)?;
     let old = open_old(slot, made.parent.as_fd())?;
@@ -194,7 +201,7 @@ pub(crate) fn take(slot: &Slot, parent: BorrowedFd<'_>, cx: &Context<'_>) -> Res
             None => future_id(parent, &slot.name).map_err(|errno| fault(errno, &slot.shown))?,
         };
         let (held, left) = slot.mount.locks.hold(id, cx)?;
-        recover(&slot.mount, &held, &left);
+        recover(&slot.mount, &held, &left)?;
         // While we waited for the lock of one file, another may have come to stand here.
         match (old, slot.look_in(parent)?) {
             (None, None) => return Ok((held, None)),

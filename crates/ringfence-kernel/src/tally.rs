@@ -42,7 +42,7 @@ impl Tally {
     /// Whether this one has to be recorded. Otherwise it is counted.
     pub(crate) fn lists(&self, touch: &Touch, outcome: Outcome) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = outcome == Outcome::Made && counts.reached.insert(touch.place.shown.clone());
+        let is_new = outcome == Outcome::Made && !counts.reached.contains(&touch.place.shown);
         if is_new || counts.recorded < MOST {
             counts.recorded += 1;
             return true;
@@ -52,6 +52,12 @@ impl Tally {
             Outcome::Refused => counts.unlisted.refused += 1,
         }
         false
+    }
+
+    /// One that is made is in a record.
+    pub(crate) fn recorded(&self, touch: &Touch) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.reached.insert(touch.place.shown.clone());
     }
 
     /// Those that were counted since this was last asked.
@@ -86,6 +92,8 @@ mod tests {
         }
         for host in ["a", "b"] {
             assert!(tally.lists(&touch(host), Outcome::Made), "{host}");
+            assert!(tally.lists(&touch(host), Outcome::Made), "{host}: the record was lost");
+            tally.recorded(&touch(host));
             assert!(!tally.lists(&touch(host), Outcome::Made), "{host}");
         }
         assert!(!tally.lists(&touch("c"), Outcome::Refused));

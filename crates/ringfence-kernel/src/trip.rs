@@ -459,10 +459,13 @@ impl Road for Trip {
 
     fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), AuditLost> {
         let outcome = if refused.is_some() { Outcome::Refused } else { Outcome::Made };
-        match self.tally.lists(touch, outcome) {
-            true => self.record(std::slice::from_ref(touch), Moment::Reached { refused }),
-            false => Ok(()),
+        if self.tally.lists(touch, outcome) {
+            self.record(std::slice::from_ref(touch), Moment::Reached { refused })?;
+            if outcome == Outcome::Made {
+                self.tally.recorded(touch);
+            }
         }
+        Ok(())
     }
 }
 

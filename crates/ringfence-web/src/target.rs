@@ -204,7 +204,6 @@ impl fmt::Display for Target {
     }
 }
 
-/// What parsers differ about is not left to one of them.
 /// Whether there is an `@` before the host, also with nothing before it, which a parser leaves out.
 fn names_user(text: &str) -> bool {
     let is_web = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
@@ -214,6 +213,7 @@ fn names_user(text: &str) -> bool {
     host.is_some_and(|host| host.contains('@'))
 }
 
+/// What parsers differ about is not left to one of them.
 fn check_text(text: &str) -> Result<(), WebError> {
     let wrong = |problem: &str| Err(WebError::Url(problem.to_owned()));
     if text.len() > LONGEST {

@@ -13,6 +13,9 @@ use crate::lock::lock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// So much of a name leaves the line shorter than any terminal is wide.
+const WIDEST: usize = 32;
+
 /// The terminal is one, whoever has something to say.
 static LINE: LazyLock<Mutex<Line<Stderr>>> = LazyLock::new(|| Mutex::new(Line::new(io::stderr())));
 
@@ -30,7 +33,7 @@ impl Waiting {
             return Self { work: None, thread: None };
         }
         let (work, over) = channel();
-        let (what, started) = (what.to_owned(), Instant::now());
+        let (what, started) = (what.chars().take(WIDEST).collect::<String>(), Instant::now());
         let tell = move || {
             while over.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
                 // A terminal that takes no line is told nothing.

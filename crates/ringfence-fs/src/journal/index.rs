@@ -58,7 +58,7 @@ impl Newest {
 
     /// The place of one more change. That is the time, unless the clock went back.
     fn next(&self, now: u64) -> u64 {
-        let behind = |newest: u64| Some(if now < newest { newest.saturating_add(1) } else { now });
+        let behind = |newest: u64| Some(if now <= newest { newest.saturating_add(1) } else { now });
         let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind).unwrap_or_else(|newest| newest);
         behind(before).unwrap_or(now)
     }
@@ -458,7 +458,7 @@ mod tests {
         let newest = Newest::default();
         newest.hear(1_000);
         let places: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
-        assert_eq!(places, [2_000, 2_000, 2_001, 2_002, 2_003, 3_000]);
+        assert_eq!(places, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Tool for DeleteFile {
         let _place = slot.hold_place(tree, cx)?;
         check_directory_writable(parent, &slot.shown)?;
         let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
-        recover(&slot.mount, &held, &left);
+        recover(&slot.mount, &held, &left)?;
         check_same(&slot, &seen, manifest.as_ref(), ticket)?;
         check_shown_at(&slot, shown, &seen, cx)?;
         slot.judge_removal(ticket)?;

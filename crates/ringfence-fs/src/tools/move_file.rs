@@ -151,7 +151,7 @@ impl Tool for MoveFile {
         check_directory_writable(to.base(), &to.shown)?;
         let held = from.mount.locks.hold_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
         for (held, left) in &held {
-            recover(&from.mount, held, left);
+            recover(&from.mount, held, left)?;
         }
         check_unmoved(&work, ticket)?;
         from.judge_removal(ticket)?;

@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 
+use ringfence_kernel::Dialect;
 use serde_json::{Map, Value};
 
 /// What a message has beside its value: its id, the names of its fields, and what is said about the cut.
@@ -15,6 +16,12 @@ const AROUND: usize = 1 << 10;
 
 /// No bound is smaller than this: something is always said.
 const LEAST: usize = 4 << 10;
+
+/// Fields that are what a program printed.
+const STREAMS: [&str; 2] = ["stdout", "stderr"];
+
+/// What stands where the middle was.
+const LEFT_OUT: &str = "\n[… left out: the reply would be too long …]\n";
 
 /// How often a message has a value.
 #[derive(Clone, Copy, Debug)]
@@ -69,15 +76,19 @@ impl Copies {
     }
 }
 
-/// A value, as JSON, of which so many copies fit into a message of `most` bytes.
-pub(super) fn json(json: &str, copies: Copies, most: usize) -> Cow<'_, str> {
+/// A value, as JSON, of which so many copies fit into a message of `most` bytes. What it is called when it was cut is the
+/// dialect's.
+pub(super) fn json(json: &str, copies: Copies, most: usize, dialect: Dialect) -> Cow<'_, str> {
     let room = room(most);
     if copies.surely_fit(json, room) || copies.of(json) <= room {
         return Cow::Borrowed(json);
     }
-    let Ok(mut value) = serde_json::from_str::<Value>(json) else { return text(json, most) };
+    let Ok(mut value) = serde_json::from_str::<Value>(json) else {
+        let said = Value::from_iter([("truncated", Value::Bool(true)), ("hint", Value::String(hint(most)))]);
+        return if copies.plain > 0 { Cow::Owned(said.to_string()) } else { text(json, most) };
+    };
     cut(&mut value, copies, room);
-    mark(&mut value, most);
+    mark(&mut value, most, dialect);
     Cow::Owned(value.to_string())
 }
 
@@ -163,7 +174,33 @@ fn cut_fields(fields: &mut Map<String, Value>, copies: Copies, room: usize) {
     let mut costs: Vec<usize> = fields.values().map(|value| copies.of_value(value)).collect();
     costs.sort_unstable();
     let most = share(&costs, left);
-    fields.values_mut().for_each(|value| cut(value, copies, most));
+    for (name, value) in fields.iter_mut() {
+        match value {
+            // What a program says last is what its user wants to know.
+            Value::String(text) if STREAMS.contains(&name.as_str()) => cut_middle(text, copies, most),
+            value => cut(value, copies, most),
+        }
+    }
+}
+
+/// The beginning and the end of a text stay, with a line between them.
+fn cut_middle(text: &mut String, copies: Copies, room: usize) {
+    if copies.of_text(text) <= room {
+        return;
+    }
+    let cost = |c: char| copies.of_char(c);
+    let each = room.saturating_sub(copies.of("\"\"") + copies.of_text(LEFT_OUT)) / 2;
+    let start = &text[..end(text, each, cost)];
+    let mut left = each;
+    let fits = |c: &char| match left.checked_sub(cost(*c)) {
+        Some(less) => {
+            left = less;
+            true
+        }
+        None => false,
+    };
+    let kept: usize = text.chars().rev().take_while(fits).map(char::len_utf8).sum();
+    *text = format!("{start}{LEFT_OUT}{}", &text[text.len() - kept..]);
 }
 
 /// How much each may have so that all together have at most `room`, where who needs less leaves it to the others.
@@ -180,18 +217,27 @@ fn share(ascending: &[usize], room: usize) -> usize {
 }
 
 /// Says in the value that it was cut.
-fn mark(value: &mut Value, most: usize) {
+fn mark(value: &mut Value, most: usize, dialect: Dialect) {
     // A whole reply has its value in a field.
-    let inner = value.get("value").is_some_and(Value::is_object);
-    let place = if inner { value.get_mut("value") } else { Some(value) };
+    let inner = ["value", "data"].into_iter().find(|name| value.get(name).is_some_and(Value::is_object));
+    let place = match inner {
+        Some(name) => value.get_mut(name),
+        None => Some(value),
+    };
     if let Some(fields) = place.and_then(Value::as_object_mut) {
         fields.insert("truncated".to_owned(), Value::Bool(true));
         fields.insert("hint".to_owned(), Value::String(hint(most)));
+        if dialect == Dialect::Crewagent {
+            for (whole, part) in [("content", "contentPreview"), ("entries", "entriesPreview")] {
+                fields.remove(whole).and_then(|value| fields.insert(part.to_owned(), value));
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ringfence_kernel::Dialect;
     use serde_json::{Value, json};
 
     use super::{Copies, json as fit, text};
@@ -207,7 +253,7 @@ mod tests {
     /// The value that goes out for another one.
     fn check(value: &Value, copies: Copies) -> Value {
         let whole = value.to_string();
-        let fitted = fit(&whole, copies, MOST);
+        let fitted = fit(&whole, copies, MOST, Dialect::Standard);
         let size = sent(&fitted, copies);
         assert!(size <= MOST, "{copies:?}: {size}");
         let fitted: Value = serde_json::from_str(&fitted).unwrap();
@@ -258,10 +304,10 @@ mod tests {
         {
             for copies in WAYS {
                 let whole = value.to_string();
-                assert!(sent(&fit(&whole, copies, MOST), copies) <= MOST);
+                assert!(sent(&fit(&whole, copies, MOST, Dialect::Standard), copies) <= MOST);
             }
         }
-        assert!(fit(&format!("{{\"a\":\"{long}\"}}"), WAYS[2], 0).len() < 4096);
+        assert!(fit(&format!("{{\"a\":\"{long}\"}}"), WAYS[2], 0, Dialect::Standard).len() < 4096);
     }
 
     #[test]
@@ -270,6 +316,32 @@ mod tests {
         let fitted = check(&value, WAYS[2]);
         let length = |name: &str| fitted[name].as_str().unwrap().len();
         assert_eq!(length("stdout"), length("stderr"));
+    }
+
+    #[test]
+    fn of_what_a_program_printed_both_ends_stay() {
+        for copies in WAYS {
+            let stdout = format!("BEGUN{}THE END\n", "\"quoted\u{1} ü\"\n".repeat(MOST));
+            let fitted = check(&json!({"stdout": stdout, "stderr": "", "exitCode": 0}), copies);
+            let stdout = fitted["stdout"].as_str().unwrap();
+            assert!(stdout.starts_with("BEGUN\"quoted") && stdout.ends_with("THE END\n"), "{copies:?}");
+            assert!(stdout.contains(super::LEFT_OUT));
+        }
+    }
+
+    #[test]
+    fn crewagents_parts_have_names_of_their_own() {
+        let value = json!({"ok": true, "data": {"content": "x".repeat(MOST), "entries": []}}).to_string();
+        let fitted: Value = serde_json::from_str(&fit(&value, WAYS[2], MOST, Dialect::Crewagent)).unwrap();
+        let fields: Vec<&String> = fitted["data"].as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["contentPreview", "entriesPreview", "hint", "truncated"]);
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_to_be_cut_is_said_in_its_place() {
+        let deep = format!("{}\"{}\"{}", "[".repeat(500), "x".repeat(MOST), "]".repeat(500));
+        let said: Value = serde_json::from_str(&fit(&deep, WAYS[2], MOST, Dialect::Standard)).unwrap();
+        assert_eq!(said["truncated"], true);
     }
 
     #[test]
@@ -288,7 +360,7 @@ mod tests {
 
     fn check_reply(reply: &Value) -> Value {
         let whole = reply.to_string();
-        let fitted = fit(&whole, Copies::QUOTED, MOST);
+        let fitted = fit(&whole, Copies::QUOTED, MOST, Dialect::Standard);
         assert!(sent(&fitted, Copies::QUOTED) <= MOST);
         serde_json::from_str(&fitted).unwrap()
     }

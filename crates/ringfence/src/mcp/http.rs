@@ -174,7 +174,8 @@ impl Door {
 
     /// A stream that ends when its token does not hold any more.
     fn while_known(&self, headers: HeaderMap, body: Body) -> Body {
-        let stream = Stream { pieces: body.into_data_stream(), door: self.clone(), headers, checked: Instant::now() };
+        let (pieces, door, checked) = (body.into_data_stream(), self.clone(), Instant::now());
+        let stream = Stream { pieces, door, headers, checked, in_doubt: false };
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
@@ -204,6 +205,8 @@ struct Stream {
     headers: HeaderMap,
     /// When it was last looked whether the token holds.
     checked: Instant,
+    /// The last time that could not be seen.
+    in_doubt: bool,
 }
 
 impl Stream {
@@ -212,7 +215,12 @@ impl Stream {
             let piece = timeout(STILL_KNOWN.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
             // Whoever lost their token hears no more.
             if self.checked.elapsed() >= STILL_KNOWN {
-                self.door.know(&self.headers).await.ok()?;
+                self.in_doubt = match owner(&self.door.tokens, &self.headers).await {
+                    Ok(owner) if owner.may(Scope::Call) => false,
+                    // It is looked once more, and meanwhile nobody loses an answer.
+                    Err(Unknown::Unreadable) if !self.in_doubt => true,
+                    _ => return None,
+                };
                 self.checked = Instant::now();
             }
             if let Ok(piece) = piece {

@@ -66,7 +66,8 @@ pub(super) fn result(uri: &str, reply: &Reply, form: As, most: usize) -> Result<
     let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
     let Envelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
     let whole = value["content"].as_str().unwrap_or_default();
-    let content = fit::text(whole, most);
+    // The client is told the whole name again.
+    let content = fit::text(whole, most.saturating_sub(json!(uri).to_string().len()));
     let is_cut = content.len() < whole.len() || value["truncated"] == true;
     let mut contents = match form {
         As::Text => ResourceContents::text(&*content, uri).with_mime_type("text/plain"),

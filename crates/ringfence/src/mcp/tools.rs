@@ -130,7 +130,7 @@ fn as_text(reply: &Reply, sending: Sending) -> Vec<ContentBlock> {
     let most = sending.most;
     match sending.dialect {
         Dialect::Standard | Dialect::Crewagent => {
-            vec![ContentBlock::text(fit::json(&reply.text, Copies::QUOTED, most))]
+            vec![ContentBlock::text(fit::json(&reply.text, Copies::QUOTED, most, sending.dialect))]
         }
         // It has no place for it but beside the text.
         Dialect::Miniclaw => match fit::text(&reply.text, most) {
@@ -178,7 +178,7 @@ impl Said {
 
     /// It, cut so that a message can have these copies of it.
     fn fitted(mut self, copies: Copies, sending: Sending) -> Self {
-        if let Cow::Owned(shorter) = fit::json(&self.text, copies, sending.most) {
+        if let Cow::Owned(shorter) = fit::json(&self.text, copies, sending.most, sending.dialect) {
             self.text = shorter;
         }
         self

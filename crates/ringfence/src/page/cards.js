@@ -37,6 +37,7 @@ export function transcript(extra = () => []) {
         if (kind === 'answered') return answered(data.request);
         if (kind === 'progress') return printed(data);
         if (kind === 'reached') return reached(data);
+        if (kind === 'reached-unlisted') return reachedMore(data);
         if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
         // Whoever calls may use an id again, once its call is over.
         if (kind === 'begin' && calls.get(data.callId)?.isLive && calls.get(data.callId).duration !== undefined) {
@@ -105,6 +106,15 @@ export function transcript(extra = () => []) {
         if (!call) return;
         call.hosts ??= new Map();
         for (const { path } of places) call.hosts.set(`${path} ${error ?? ''}`, { path, error });
+        draw(call, extra);
+    }
+
+    function reachedMore({ callId, made, refused }) {
+        const call = calls.get(callId);
+        if (!call) return;
+        call.hosts ??= new Map();
+        if (made) call.hosts.set('more', { path: `${made} more connections` });
+        if (refused) call.hosts.set('more refused', { path: `${refused} more connections`, error: 'refused' });
         draw(call, extra);
     }
 

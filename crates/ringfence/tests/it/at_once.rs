@@ -1,7 +1,7 @@
 //! What "at once" is: 100 ms of the program's own, and what a busy machine adds to that.
 //!
-//! A wait for a processor is nobody's work. So the bound is told by a control that runs in the same moment: a bare program is
-//! started and ended ten times. On an idle machine that adds a few milliseconds.
+//! A wait for a processor is nobody's work. So the bound is told by a control that runs right afterwards: a bare program is
+//! started and ended ten times. On an idle machine that adds a few milliseconds, and never more than a third of a second.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 const OURS: Duration = Duration::from_millis(100);
 
 const CONTROLS: usize = 10;
+
+/// The most that a machine may add.
+const MOST: Duration = Duration::from_millis(333);
 
 /// Fails where a time is longer, on this machine as it is now.
 #[track_caller]
@@ -21,5 +24,5 @@ pub(crate) fn check(what: &str, took: Duration) {
         bare.wait().unwrap();
     }
     let machine = began.elapsed();
-    assert!(took <= OURS + machine, "{what}: it took {took:?}, and ten bare programs {machine:?}");
+    assert!(took <= OURS + machine.min(MOST), "{what}: it took {took:?}, and ten bare programs {machine:?}");
 }

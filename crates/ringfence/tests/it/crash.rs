@@ -6,6 +6,7 @@
 //!
 //! With `RINGFENCE_FULL=1` calls that only start up, wait and end are killed at too.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -118,6 +119,8 @@ fn operations() -> Vec<Operation> {
 pub(crate) enum Tamper {
     Kill,
     Fail(&'static str),
+    /// That one, and all of its kind after it.
+    FailFrom(&'static str),
 }
 
 /// One call of the kernel, in one run.
@@ -188,13 +191,14 @@ pub(crate) fn traced_program(
     let Point { call, nth, tamper } = point;
     let log = site.root().join("strace.log");
     let how = match tamper {
-        Tamper::Kill => "signal=SIGKILL".to_owned(),
-        Tamper::Fail(errno) => format!("error={errno}"),
+        Tamper::Kill => format!("signal=SIGKILL:when={nth}"),
+        Tamper::Fail(errno) => format!("error={errno}:when={nth}"),
+        Tamper::FailFrom(errno) => format!("error={errno}:when={nth}+"),
     };
     let mut command = site.program("strace");
     // Not with `--seccomp-bpf`: strace 6.1 then sends a signal at the first call only, whatever `when` says.
     command.args(["-f", "-o"]).arg(&log);
-    command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}:when={nth}"));
+    command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}"));
     if WITHIN.contains(&call) {
         for directory in directories(site) {
             command.arg("-P").arg(directory);
@@ -208,7 +212,7 @@ pub(crate) fn traced_program(
     let log = std::fs::read_to_string(&log).unwrap();
     let met = match tamper {
         Tamper::Kill => log.contains("killed by SIGKILL"),
-        Tamper::Fail(_) => log.contains("(INJECTED)"),
+        Tamper::Fail(_) | Tamper::FailFrom(_) => log.contains("(INJECTED)"),
     };
     Ended { said, met }
 }
@@ -541,6 +545,64 @@ fn a_file_that_got_a_part_of_what_was_appended_goes_back_to_what_it_was() {
         look_in(&site);
         assert_eq!(site.read("log.txt"), expected, "after {part:?}");
     }
+}
+
+/// Nobody adds to a part that somebody left, because it could then never be told from what was there before.
+#[test]
+fn a_file_that_cannot_be_cleaned_up_now_is_not_changed_before_it_is() {
+    if !strace_is_here() {
+        return;
+    }
+    let append = |content: &str| json!({"path": "log.txt", "content": content});
+    let site = Site::in_memory();
+    site.write("log.txt", "first\n");
+    let killed = Point { call: "write", nth: 1, tamper: Tamper::Kill };
+    assert!(traced(&site, killed, "append_file", &append("second line\n")).met);
+    site.write("log.txt", "first\nsec");
+    let failing = Point { call: "ftruncate", nth: 1, tamper: Tamper::FailFrom("EIO") };
+    let Ended { said, met } = traced(&site, failing, "append_file", &append("third\n"));
+    assert!(met && said.error() == "IO_ERROR", "{said:?}");
+    assert_eq!(site.read("log.txt"), "first\nsec");
+    site.call("append_file", &append("third\n")).value();
+    assert_eq!(site.read("log.txt"), "first\nthird\n");
+}
+
+/// Somebody opens the keep to others, or takes it away, after a crash. What was displaced and is not in it yet stays.
+#[test]
+fn cleaning_up_takes_nothing_away_where_the_keep_cannot_be_used() {
+    if !strace_is_here() {
+        return;
+    }
+    let mut displaced = 0;
+    for operation in
+        operations().into_iter().filter(|operation| operation.name.contains("file") || operation.has_steps())
+    {
+        for is_taken_away in [false, true] {
+            for nth in 1..MANY {
+                let site = operation.site();
+                let point = Point { call: "renameat2", nth, tamper: Tamper::Kill };
+                if !operation.tampered(&site, point).met {
+                    break;
+                }
+                let keep = site.workspace.join(".ringfence");
+                match is_taken_away {
+                    _ if !keep.exists() => continue,
+                    true => std::fs::remove_dir_all(&keep).unwrap(),
+                    false => std::fs::set_permissions(&keep, std::fs::Permissions::from_mode(0o755)).unwrap(),
+                }
+                let contents = || -> Vec<_> { site.tree().into_iter().filter_map(|(_, content)| content).collect() };
+                let before = contents();
+                displaced += usize::from(!site.leftovers().is_empty());
+                look_in(&site);
+                for (path, old) in &operation.files {
+                    let is_there = |all: &[Vec<u8>]| all.iter().any(|content| content == old.as_bytes());
+                    let lost = is_there(&before) && !is_there(&contents());
+                    assert!(!lost, "{}: {point:?}: {path} is lost: {:?}", operation.name, names(&site.tree()));
+                }
+            }
+        }
+    }
+    assert!(displaced > 3, "nothing stood at a temporary name");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -266,7 +266,9 @@ fn a_stream_ends_when_its_token_is_taken_back() {
     assert!(line.starts_with("HTTP/1.1 200"), "{line}");
     assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
     // One that goes on has no last piece.
+    let deadline = Instant::now() + Duration::from_secs(60);
     while line != "0\r\n" {
+        assert!(Instant::now() < deadline, "it goes on");
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0, "it broke off");
     }
