@@ -8,6 +8,7 @@ mod attack;
 mod bench_builds;
 mod bench_http;
 mod bench_mcp;
+mod bench_sandbox;
 mod bench_search;
 #[cfg(test)]
 mod book;
@@ -108,7 +109,7 @@ fn main() -> ExitCode {
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
-        ["bench", "sandbox"] => run(&["bench", "-p", "ringfence-sandbox", "--bench", "jail"], &[]),
+        ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
         ["bench", "fs"] => run(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),
         ["bench", ref parts @ ..] => {

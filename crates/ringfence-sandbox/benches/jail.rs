@@ -1,7 +1,7 @@
 //! What it costs to run a small program in a jail: bare, ours, and other sandboxes, interleaved.
 //!
-//! `cargo xtask bench sandbox` runs it. Printed are the best and the median time of each, as multiples of a bare start of
-//! the same program, and the walls that each stands behind. As root everything is measured twice: as root, and as a user
+//! `cargo xtask bench sandbox` runs it. Printed are tables with the best and the median time of each, also as multiples of a
+//! bare start of the same program, and the walls that each stands behind. As root everything is measured twice: as root, and as a user
 //! that nobody is.
 //!
 //! Not here: what programs do once they run (`cargo xtask bench sandbox --builds`).
@@ -47,9 +47,7 @@ fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--test") {
         return ExitCode::SUCCESS;
     }
-    let who = if geteuid().is_root() { "root" } else { "a plain user" };
-    println!("as {who}: {ROUNDS} rounds, interleaved; best and median, in multiples of bare\n");
-    measure();
+    measure(if geteuid().is_root() { "as root" } else { "as a plain user" });
     if geteuid().is_root() {
         println!();
         as_plain_user();
@@ -92,11 +90,13 @@ struct Way {
     every: usize,
 }
 
-fn measure() {
+fn measure(who: &str) {
     let stage = stage();
     let workspace = stage.path().join("workspace");
     fs::create_dir(&workspace).expect("a workspace");
     let ways = ways(&workspace);
+    let mut rows: Vec<String> = ways.iter().map(|way| format!("| {} | {} |", way.name, way.walls.len())).collect();
+    let mut head = format!("| {who} | walls |");
     for program in PROGRAMS {
         if !Path::new(program[0]).exists() {
             println!("{}: not on this machine, left out", program[0]);
@@ -117,37 +117,37 @@ fn measure() {
                 }
             }
         }
-        print_times(program, &ways, taken);
+        head += &format!(" `{}` |", program.join(" "));
+        add_times(&mut rows, taken);
     }
+    println!("{head}\n{}", "|---".repeat(head.matches('|').count() - 1) + "|");
+    rows.iter().for_each(|row| println!("{row}"));
+    println!();
     print_walls(&ways);
 }
 
-fn print_times(program: &[&str], ways: &[Way], taken: Vec<Vec<Duration>>) {
-    println!("{}", program.join(" "));
+/// Best and median of each way, and in brackets as multiples of the first, which is bare.
+fn add_times(rows: &mut [String], taken: Vec<Vec<Duration>>) {
     let mut bare = None;
-    for (way, mut taken) in ways.iter().zip(taken) {
+    for (row, mut taken) in rows.iter_mut().zip(taken) {
         taken.sort();
         let (best, median) = (taken[0].as_secs_f64(), taken[taken.len() / 2].as_secs_f64());
         let (bare_best, bare_median) = *bare.get_or_insert((best, median));
-        println!(
-            "  {:<24} best {:>9.2} ms ({:>6.2})   median {:>9.2} ms ({:>6.2})   {:>3} runs, {:>2} walls",
-            way.name,
+        *row += &format!(
+            " {:.2} / {:.2} ms ({:.2} / {:.2}) |",
             best * 1e3,
-            best / bare_best,
             median * 1e3,
-            median / bare_median,
-            taken.len(),
-            way.walls.len(),
+            best / bare_best,
+            median / bare_median
         );
     }
 }
 
 /// Ours are those that the last run reported; those of others are what they ask the kernel for.
 fn print_walls(ways: &[Way]) {
-    println!("walls");
     for way in ways.iter().filter(|way| !way.walls.is_empty()) {
         let names: Vec<String> = way.walls.iter().map(ToString::to_string).collect();
-        println!("  {:<24} {:>2}: {}", way.name, names.len(), names.join(", "));
+        println!("- {}: {}", way.name, names.join(", "));
     }
 }
 
