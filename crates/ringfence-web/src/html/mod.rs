@@ -53,6 +53,8 @@ pub(crate) fn convert(html: &str, base: Option<&Url>, style: Style, most: usize)
             _ => {}
         }
         if writer.out.len() > most {
+            // Marks without a text between them are taken away again at the end, and the page goes on all the same.
+            writer.is_cut = true;
             break;
         }
     }
@@ -127,6 +129,8 @@ enum Open {
 struct Writer {
     style: Style,
     most: usize,
+    /// The rest of the page was not looked at.
+    is_cut: bool,
     base: Option<Url>,
     out: String,
     stack: Vec<(String, Open)>,
@@ -163,6 +167,7 @@ impl Writer {
         Self {
             style,
             most,
+            is_cut: false,
             base,
             out: String::new(),
             stack: Vec::new(),
@@ -624,10 +629,8 @@ impl Writer {
 
     fn finish(mut self) -> Converted {
         self.pop_to(0);
-        let truncated = self.out.len() > self.most;
-        if truncated {
-            self.out.truncate(self.out.floor_char_boundary(self.most));
-        }
+        let truncated = self.is_cut || self.out.len() > self.most;
+        self.out.truncate(self.out.floor_char_boundary(self.most));
         let length = self.out.trim_end().len();
         self.out.truncate(length);
         Converted {

@@ -158,6 +158,9 @@ fn the_output_has_a_bound() {
     assert!(page.truncated && page.text.len() <= 100);
     let page = convert(&format!("<a href='{}'>x</a>", "y".repeat(3000)), None, Style::Markdown, 100);
     assert_eq!(page.text, "x");
+    // Marks that do not fit are taken away again, and what is between them is missing all the same.
+    let page = convert("aaaa <b>more</b>", None, Style::Markdown, 5);
+    assert_eq!((page.text.as_str(), page.truncated), ("aaaa", true));
 }
 
 /// Pages that nest, each as often as asked.
