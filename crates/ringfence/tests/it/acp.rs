@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::agent::{call, text};
-use crate::at_once;
 use crate::site::Site;
 use crate::terminal::say_yes;
 
 /// Longer than any answer takes, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cancelled prompt is over within this.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// An editor, and the agent that it started.
 struct Editor {
@@ -250,14 +252,14 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    at_once::check("a prompt", before.elapsed());
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
     // The same while the user is asked: the question is taken back.
     let id = editor.prompt(&session, "change it");
     let asked = editor.wait(|message| message["method"] == "session/request_permission");
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    at_once::check("a prompt", before.elapsed());
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
     let taken_back = editor.heard.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
     assert_eq!(taken_back["params"]["requestId"], asked["id"]);
     assert_eq!(site.read("a.txt"), "one\n");
@@ -276,7 +278,7 @@ fn a_program_that_runs_ends_with_its_prompt() {
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    at_once::check("a prompt", before.elapsed());
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
 }
 
 #[test]

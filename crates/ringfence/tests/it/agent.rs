@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::at_once;
 use crate::site::{Said, Site, said};
 
 /// A script in the site, and the command that plays it.
@@ -255,7 +254,7 @@ fn a_running_program_is_ended_at_once() {
     let mut took: Vec<Duration> = (0..5).map(|_| cancelled_program(&site)).collect();
     took.sort();
     println!("from the signal to the last word: {took:?}");
-    at_once::check("a running program", took[2]);
+    assert!(took[2] <= Duration::from_millis(100), "{took:?}");
 }
 
 #[test]

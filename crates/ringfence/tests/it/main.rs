@@ -14,7 +14,6 @@ mod api;
 mod api_client;
 mod api_walls;
 mod approval_table;
-mod at_once;
 mod audit;
 mod browser;
 mod cli;

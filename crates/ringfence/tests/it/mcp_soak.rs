@@ -30,6 +30,9 @@ const LATE_GROWTH_KB: u64 = 4 << 10;
 /// looked at from there on.
 const SETTLING: usize = 3_000;
 
+/// How much more memory it may have by then: those events, and what it may grow by otherwise.
+const SETTLED_KB: u64 = (4 << 10) + GROWTH_KB;
+
 /// A session is ended and begun anew after so many calls.
 const SESSION: usize = 50;
 
@@ -337,7 +340,10 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
     };
 
     let mut clients = come((0..CLIENTS).map(|_| Tally::default()).collect());
-    work(&mut clients, SETTLING);
+    // One of every kind for each, so that what is opened once is open.
+    work(&mut clients, CLIENTS * 20);
+    let opened = Held::by(server);
+    work(&mut clients, SETTLING - CLIENTS * 20);
     let tallies = rest(clients);
     let before = Held::once_quiet(server);
 
@@ -356,7 +362,7 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
     let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
     println!(
         "{} calls in {:.1?}: {} edits acknowledged, {} refused, {} cancelled, {} sessions\n\
-         before {before:?}\nafter each tenth {tenths:#?}\nidle after it {after:?}",
+         opened {opened:?}\nbefore {before:?}\nafter each tenth {tenths:#?}\nidle after it {after:?}",
         sum(|tally| tally.made),
         started.elapsed(),
         sum(|tally| tally.edits),
@@ -365,6 +371,7 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
         sum(|tally| tally.sessions),
     );
     assert!(after.descriptors <= before.descriptors, "descriptors are left: {before:?} {after:?}");
+    assert!(before.memory_kb <= opened.memory_kb + SETTLED_KB, "more is kept than events: {opened:?} {before:?}");
     assert!(late.memory_kb <= early.memory_kb + GROWTH_KB, "memory grows: {early:?} {late:?}");
     assert!(late.memory_kb <= half.memory_kb + LATE_GROWTH_KB, "memory still grows: {half:?} {late:?}");
     for (number, tally) in tallies.iter().enumerate() {
