@@ -5,7 +5,7 @@
 //!
 //! Not here: who may read and write the log (`index.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -343,8 +343,15 @@ impl Known {
     }
 
     /// The places of changes.
-    pub(super) fn all_of(&self, changes: &[String]) -> Vec<usize> {
-        changes.iter().filter_map(|change| self.places.get(change)).map(|place| place as usize).collect()
+    pub(super) fn all_of<'a>(&self, changes: impl Iterator<Item = &'a str>) -> Vec<usize> {
+        changes.filter_map(|change| self.places.get(change)).map(|place| place as usize).collect()
+    }
+
+    /// Whether a change that took others back has one of these images, which may be called after another one. Of the rest
+    /// that is known by their names, and reading every line of a long log takes its time.
+    pub(super) fn keeps_for_another(&self, place: usize, images: &BTreeSet<String>) -> io::Result<bool> {
+        let is_undo = self.taken_back_by(place).next().is_some();
+        Ok(is_undo && self.whole(place)?.images().iter().any(|image| images.contains(image)))
     }
 
     fn alter(&mut self, change: &str, how: impl FnOnce(&mut Held)) {
@@ -387,7 +394,9 @@ impl Known {
         if held.status == Status::Pending && !held.evicted {
             return Ok(bytes);
         }
-        let change = self.whole(place)?.change.change;
+        let Line::Intent(Change { change, .. }) = serde_json::from_slice(&bytes)? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         let ends = (held.status == Status::Done).then(|| Line::Done { change: change.clone() });
         for line in ends.into_iter().chain(held.evicted.then_some(Line::Evicted { change })) {
             serde_json::to_writer(&mut bytes, &line)?;

@@ -287,12 +287,13 @@ impl Journal {
         let made = known.made();
         let old = made.len().saturating_sub(MOST_CHANGES);
         let (mut bytes, mut staying) = (Vec::new(), BTreeSet::new());
+        let keeping: BTreeSet<usize> = known.all_of(kept.iter().filter_map(|image| owner(image))).into_iter().collect();
         for (index, place) in made.into_iter().enumerate() {
             let Some(held) = known.entries.get(place) else { continue };
             // What takes back a change that stays does so too, or that one would seem to hold again, or not to.
             let takes_back = || known.taken_back_by(place).any(|undone| staying.contains(&undone));
             let stays = index >= old || held.status == Status::Pending || held.kept_bytes() > 0 || takes_back();
-            if stays || known.whole(place)?.images().iter().any(|image| kept.contains(image)) {
+            if stays || keeping.contains(&place) || known.keeps_for_another(place, kept)? {
                 bytes.extend_from_slice(&known.lines(place)?);
                 staying.insert(place);
             }
@@ -360,7 +361,7 @@ impl Journal {
     /// not count: they are about to be taken back.
     pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> io::Result<bool> {
         let known = self.known()?;
-        let freed = known.all_of(freed);
+        let freed = known.all_of(freed.iter().map(String::as_str));
         let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(Held::kept_bytes).sum();
         if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return Ok(true);

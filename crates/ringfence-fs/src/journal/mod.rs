@@ -409,16 +409,39 @@ pub(crate) fn unkept() -> ToolError {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn unreadable(error: io::Error) -> ToolError {
-    let code = error.raw_os_error().unwrap_or_default();
-    let message = format!("the journal of changes cannot be read (error {code}); nothing was changed");
+    let message = format!("the journal of changes cannot be read ({}); nothing was changed", reason(&error));
     ToolError::new(ErrorKind::Io, message).hint("try again")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn unwritable(error: io::Error) -> ToolError {
-    let code = error.raw_os_error().unwrap_or_default();
-    ToolError::new(
-        ErrorKind::Io,
-        format!("the journal of changes cannot be written (error {code}); nothing was changed"),
-    )
+    let message = format!("the journal of changes cannot be written ({}); nothing was changed", reason(&error));
+    let failed = ToolError::new(ErrorKind::Io, message);
+    if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => format!("error {code}"),
+        None if error.kind() == io::ErrorKind::TimedOut => "another process is at it".to_owned(),
+        None => "it is not what was written".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use expect_test::expect;
+
+    use super::unwritable;
+
+    #[test]
+    fn what_stands_in_the_way_of_the_journal_is_said() {
+        let said = |error: io::Error| unwritable(error).to_string();
+        expect!["the journal of changes cannot be written (error 28); nothing was changed"]
+            .assert_eq(&said(io::Error::from_raw_os_error(28)));
+        expect!["the journal of changes cannot be written (another process is at it); nothing was changed; try again"]
+            .assert_eq(&said(io::ErrorKind::TimedOut.into()));
+    }
 }
