@@ -18,8 +18,6 @@ mod found;
 mod fuzz;
 mod identity;
 mod layer;
-mod layer_crash;
-mod layer_model;
 mod meanwhile;
 mod model;
 mod person;

@@ -1,0 +1,462 @@
+//! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
+
+mod keep;
+mod log;
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use expect_test::expect;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use ringfence_fs::{Backend, Rights};
+use ringfence_kernel::{Bits, ErrorKind, Preset, Principal, Session};
+use serde_json::{Value, json};
+
+use crate::person::Person;
+use crate::snapshot::{What, snapshot};
+use crate::world::{Setup, World};
+
+/// What is in a workspace, without times.
+type Tree = Vec<(String, What, u32)>;
+
+fn tree(root: &Path) -> Tree {
+    let seen = snapshot(root).into_iter().filter(|(path, _)| !path.as_os_str().is_empty());
+    seen.map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.what, seen.mode)).collect()
+}
+
+impl World {
+    /// The same workspace, worked on by somebody else.
+    fn by_session(mut self, id: &str, principal: Principal) -> Self {
+        let old = &self.session;
+        let session = Session {
+            id: id.to_owned(),
+            principal,
+            dialect: old.dialect,
+            agent: None,
+            limits: old.limits.clone(),
+            catalog: old.catalog.clone(),
+            bits: Bits::default(),
+        };
+        self.session = Arc::new(session);
+        self
+    }
+
+    fn by_person(self) -> Self {
+        self.by_session("person", Principal::person("a person"))
+    }
+
+    fn change(&self, tool: &str, arguments: &Value) -> String {
+        self.value(tool, arguments)["change"].as_str().unwrap().to_owned()
+    }
+
+    fn undo(&self, change: &str) -> Value {
+        self.value("undo", &json!({"change": change}))
+    }
+}
+
+/// One call, or somebody else's hand.
+#[derive(Clone, Debug)]
+struct Op(&'static str, Value);
+
+fn path() -> impl Strategy<Value = String> {
+    vec(select(vec!["a", "b", "c"]), 1..=3).prop_map(|names| names.join("/"))
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let content = || "[xy\n]{0,6}";
+    prop_oneof![
+        4 => (path(), content()).prop_map(|(path, content)| {
+            Op("write_file", json!({"path": path, "content": content, "createDirs": true}))
+        }),
+        3 => (path(), content()).prop_map(|(path, content)| Op("append_file", json!({"path": path, "content": content}))),
+        2 => (path(), "[xy\n]{1,2}", "[xyz]{0,2}").prop_map(|(path, old, new)| {
+            Op("edit_file", json!({"path": path, "oldText": old, "newText": new, "replaceAll": true}))
+        }),
+        2 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
+            Op("copy_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+        }),
+        4 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
+            Op("move_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+        }),
+        3 => path().prop_map(|path| Op("delete_file", json!({"path": path, "recursive": true}))),
+        2 => path().prop_map(|path| Op("create_directory", json!({"path": path}))),
+        2 => (path(), path(), "[xy]{1,3}").prop_map(|(one, other, new)| {
+            let create = |path| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+{new}\n");
+            Op("apply_patch", json!({"patch": create(one) + &create(other)}))
+        }),
+        1 => (path(), "[xy]{1,2}").prop_map(|(path, new)| {
+            let patch = format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-x\n+{new}\n--- /dev/null\n+++ b/p\n@@ -0,0 +1 @@\n+p\n");
+            Op("apply_patch", json!({"patch": patch}))
+        }),
+    ]
+}
+
+/// A workspace with something of everything in it.
+fn furnished(backend: Backend) -> World {
+    let world = World::in_memory(Setup::default().on(backend));
+    world.write("a/a", "x\n");
+    world.write("b/c/a", "xy");
+    world.write("c", "x\n");
+    std::fs::set_permissions(world.root.join("c"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(world.root.join("a/a"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a/a", world.root.join("a/b")).unwrap();
+    symlink("nowhere", world.root.join("b/b")).unwrap();
+    std::fs::hard_link(world.root.join("b/c/a"), world.root.join("b/a")).unwrap();
+    world
+}
+
+/// Makes the calls, and says which changes came of them.
+fn make(world: &World, ops: &[Op]) -> Vec<String> {
+    let mut changes = Vec::new();
+    for Op(tool, arguments) in ops {
+        let answer = world.call(tool, arguments);
+        assert_ne!(answer.error, Some(ErrorKind::Internal), "{tool} {arguments}: {}", answer.text);
+        let reply: Value = serde_json::from_str(&answer.text).unwrap();
+        if let Some(change) = reply["value"]["change"].as_str() {
+            changes.push(change.to_owned());
+        }
+    }
+    changes
+}
+
+fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
+    let mut config = Config { failure_persistence: None, ..Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    let outcome = TestRunner::new(config).run(strategy, |value| {
+        property(value);
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+fn backends() -> impl Strategy<Value = Backend> {
+    select(vec![Backend::Best, Backend::CapStd])
+}
+
+#[test]
+fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_the_last() {
+    check(160, &(vec(op(), 1..16), backends(), any::<bool>()), |(ops, backend, at_once)| {
+        let world = furnished(backend);
+        let first = tree(&world.root);
+        let changes = make(&world, &ops);
+        let last = tree(&world.root);
+        if changes.is_empty() {
+            return;
+        }
+        let mut undos = Vec::new();
+        if at_once {
+            undos.push(world.change("undo", &json!({"session": "test"})));
+        } else {
+            for change in changes.iter().rev() {
+                undos.push(world.undo(change)["change"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(tree(&world.root), first, "after undo of {ops:?}");
+        for undo in undos.iter().rev() {
+            world.value("redo", &json!({"change": undo}));
+        }
+        assert_eq!(tree(&world.root), last, "after redo of {ops:?}");
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(tree(&world.root), first, "after undo once more of {ops:?}");
+    });
+}
+
+#[test]
+fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
+    check(160, &(vec(op(), 1..12), backends(), vec(any::<prop::sample::Index>(), 1..6)), |(ops, backend, picks)| {
+        let world = furnished(backend);
+        let changes = make(&world, &ops);
+        if changes.is_empty() {
+            return;
+        }
+        for pick in picks {
+            let change = pick.get(&changes);
+            let before = tree(&world.root);
+            let answer = world.call("undo", &json!({"change": change}));
+            match answer.error {
+                Some(kind) => {
+                    assert_eq!(kind, ErrorKind::Conflict, "{}", answer.text);
+                    assert_eq!(tree(&world.root), before, "refused, {ops:?}");
+                }
+                None => {
+                    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+                    world.value("redo", &json!({"change": reply["value"]["change"]}));
+                    assert_eq!(tree(&world.root), before, "undone and redone, {ops:?}");
+                    world.undo(change);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_several_did_at_once_is_taken_back_whole() {
+    const THREADS: usize = 4;
+    check(24, &(vec(vec(op(), 6..12), THREADS), backends()), |(all, backend)| {
+        let world = furnished(backend);
+        let first = tree(&world.root);
+        std::thread::scope(|scope| {
+            for ops in &all {
+                scope.spawn(|| make(&world, ops));
+            }
+        });
+        let last = tree(&world.root);
+        if last == first {
+            return;
+        }
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(tree(&world.root), first);
+    });
+}
+
+#[test]
+fn a_directory_that_came_and_went_comes_and_goes_again() {
+    let world = World::new();
+    world.value("create_directory", &json!({"path": "a/b"}));
+    world.value("delete_file", &json!({"path": "a", "recursive": true}));
+    let undo = world.change("undo", &json!({"session": "test"}));
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(tree(&world.root), []);
+    world.value("undo", &json!({}));
+    assert_eq!(tree(&world.root).len(), 2);
+}
+
+#[test]
+fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
+    let world = World::new();
+    world.write("f", "one\n");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two\n"}));
+    world.write("f", "three\n");
+    let answer = world.call("undo", &json!({"change": change}));
+    assert_eq!(answer.error, Some(ErrorKind::Conflict));
+    // What is there may not be an agent's to know.
+    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+    assert_eq!(reply["error"]["details"]["conflicts"], json!(["f"]));
+    assert!(!answer.text.contains("bytes"), "{}", answer.text);
+    assert_eq!(world.read("f"), "three\n");
+    let insist = json!({"change": change, "force": true});
+    assert_eq!(world.error("undo", &insist), ErrorKind::PermissionDenied);
+    let world = world.by_person();
+    let answer = world.call("undo", &json!({"change": change}));
+    let reply: Value = serde_json::from_str(&answer.text).unwrap();
+    let conflict = &reply["error"]["details"]["conflicts"][0];
+    assert_eq!(conflict["path"], "f");
+    assert!(conflict["expected"].as_str().unwrap().contains("4 bytes"), "{conflict}");
+    assert!(conflict["found"].as_str().unwrap().contains("6 bytes"), "{conflict}");
+    let undo = world.change("undo", &insist);
+    assert_eq!(world.read("f"), "one\n");
+    world.value("redo", &json!({"change": undo}));
+    assert_eq!(world.read("f"), "three\n");
+}
+
+#[test]
+fn an_agent_takes_back_what_its_own_session_did_and_a_person_anything() {
+    let world = World::new();
+    let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
+    let world = world.by_session("other", Principal::agent("another"));
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({"session": "test"})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({})), ErrorKind::NotFound);
+    assert_eq!(world.value("list_changes", &json!({}))["changes"], json!([]));
+    assert_eq!(world.error("show_change", &json!({"change": change})), ErrorKind::NotFound);
+    let world = world.by_person();
+    assert_eq!(world.value("list_changes", &json!({}))["changes"][0]["change"], json!(change));
+    assert_eq!(world.value("undo", &json!({}))["undone"], json!([change]));
+    assert!(!world.root.join("f").exists());
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Conflict);
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_says_what_would_be() {
+    let world = World::new();
+    world.write("f", "one");
+    let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
+    let before = snapshot(&world.root);
+    let said = world.value("undo", &json!({"dryRun": true}));
+    let diff =
+        "--- a/f\n+++ b/f\n@@ -1,1 +1,1 @@\n-two\n\\ No newline at end of file\n+one\n\\ No newline at end of file\n";
+    assert_eq!(said, json!({"undone": [change], "paths": ["f"], "dryRun": true, "diff": diff}));
+    assert_eq!(snapshot(&world.root), before);
+    assert_eq!(world.value("list_changes", &json!({}))["changes"].as_array().unwrap().len(), 1);
+}
+
+/// What differs from run to run is the digest of a directory.
+fn without_digests(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once(" with ") {
+        Some((start, _)) if line.contains("a directory") => start,
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_person_is_shown_what_an_undo_would_do_to_contents() {
+    let person = Person::saying_yes();
+    let world = World::with(Setup { person: Some(person.clone()), preset: Preset::Ask, ..Setup::default() });
+    world.write("f", "one\ntwo\n");
+    world.write("log", "1\n");
+    world.write("d/inside", "x\n");
+    world.value("edit_file", &json!({"path": "f", "oldText": "two", "newText": "2"}));
+    world.value("edit_file", &json!({"path": "f", "oldText": "one", "newText": "1"}));
+    world.value("append_file", &json!({"path": "log", "content": "2\n"}));
+    world.value("delete_file", &json!({"path": "d", "recursive": true}));
+    world.value("write_file", &json!({"path": "new", "content": "n\n"}));
+    world.value("move_file", &json!({"from": "new", "to": "newer"}));
+    world.value("undo", &json!({"session": "test"}));
+    let request = person.last();
+    assert!(!request.secret);
+    let shown = request.preview.split_once('\n').unwrap();
+    assert!(shown.0.starts_with("take back c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
+    expect![[r"
+        move `newer` to `new`
+        --- a/new
+        +++ /dev/null
+        @@ -1,1 +0,0 @@
+        -n
+        `d`: nothing becomes a directory
+        --- a/log
+        +++ b/log
+        @@ -1,2 +1,1 @@
+         1
+        -2
+        --- a/f
+        +++ b/f
+        @@ -1,2 +1,2 @@
+        -1
+        -2
+        +one
+        +two"]]
+    .assert_eq(&without_digests(shown.1));
+}
+
+#[test]
+fn what_an_undo_shows_of_a_secret_is_for_the_one_who_is_asked_alone() {
+    let person = Person::saying_yes();
+    let world = World::with(Setup { person: Some(person.clone()), ..Setup::default() });
+    world.write(".env", "KEY=hunter2\n");
+    let change = world.change("write_file", &json!({"path": ".env", "content": "KEY=other\n"}));
+    world.undo(&change);
+    let request = person.last();
+    assert!(request.secret && request.preview.contains("+KEY=hunter2"), "{}", request.preview);
+    assert!(!format!("{:?}", request.relayed()).contains("hunter2"));
+    assert!(request.relayed().summary.contains("overwrite `.env`"));
+    // To be shown it without doing it is to read it.
+    let world = world.reopened(Setup::default());
+    let change = world.value("list_changes", &json!({}))["changes"][1]["change"].clone();
+    assert_eq!(world.error("undo", &json!({"dryRun": true, "change": change})), ErrorKind::Conflict);
+    let undo = world.value("list_changes", &json!({}))["changes"][0]["change"].clone();
+    assert_eq!(world.error("undo", &json!({"dryRun": true, "change": undo})), ErrorKind::ApprovalDenied);
+}
+
+#[test]
+fn undo_since_a_time_takes_back_what_came_after_it() {
+    let world = World::new();
+    world.value("write_file", &json!({"path": "f", "content": "one"}));
+    let time = world.value("list_changes", &json!({}))["changes"][0]["time"].as_str().unwrap().to_owned();
+    assert_eq!(world.error("undo", &json!({"since": "9999-01-01T00:00:00Z"})), ErrorKind::NotFound);
+    assert_eq!(world.error("undo", &json!({"since": "yesterday"})), ErrorKind::InvalidArgs);
+    world.value("undo", &json!({"since": time}));
+    assert!(!world.root.join("f").exists());
+}
+
+#[test]
+fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
+    let world = World::with(Setup { mounts: vec![("other", Rights::ReadWrite)], ..Setup::default() });
+    let other = world.host_path().join("mount-other");
+    world.write("f", "one");
+    std::fs::write(other.join("g"), "one").unwrap();
+    world.value("write_file", &json!({"path": "f", "content": "two"}));
+    world.value("write_file", &json!({"path": "@other/g", "content": "two"}));
+    world.value("delete_file", &json!({"path": "@other/g"}));
+    let both = || (world.read("f"), std::fs::read_to_string(other.join("g")).ok());
+    let (first, last) = (("one".to_owned(), Some("one".to_owned())), ("two".to_owned(), None));
+    let session = json!({"session": "test"});
+    // Something in the place of the last one: nothing is touched, on the other mount neither.
+    std::fs::write(other.join("g"), "of a person").unwrap();
+    let answer = world.call("undo", &session);
+    assert_eq!(answer.error, Some(ErrorKind::Conflict), "{}", answer.text);
+    assert_eq!((answer.text.contains("@other/g"), world.read("f")), (true, "two".to_owned()));
+    std::fs::remove_file(other.join("g")).unwrap();
+    // A directory that lets nothing come is known before, too.
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(world.error("undo", &session), ErrorKind::PermissionDenied);
+    assert_eq!(both(), last);
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let said = world.value("undo", &json!({"session": "test", "dryRun": true}));
+    assert!(said["diff"].as_str().unwrap().contains("+++ b/@other/g"), "{said}");
+    let undo = world.value("undo", &session);
+    assert_eq!((undo["undone"].as_array().unwrap().len(), &undo["paths"]), (3, &json!(["f", "@other/g"])));
+    assert_eq!(both(), first);
+    world.value("redo", &json!({"change": undo["change"]}));
+    assert_eq!(both(), last);
+    world.value("undo", &session);
+    world.value("redo", &json!({}));
+    assert_eq!(both(), last);
+    // The last change is on one of them.
+    world.value("undo", &json!({}));
+    assert_eq!(both(), ("two".to_owned(), Some("two".to_owned())));
+}
+
+/// Where the journal of the workspace is.
+fn journal_of(world: &World) -> PathBuf {
+    let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
+    journals.last().unwrap().unwrap().path()
+}
+
+#[test]
+fn undo_is_policed_as_what_it_does() {
+    let world = World::with(Setup { preset: Preset::Ask, ..Setup::default() });
+    world.value("write_file", &json!({"path": "f", "content": "x"}));
+    // To take back that it came to be is to delete it.
+    let answer = world.call("undo", &json!({}));
+    assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
+    assert_eq!(world.read("f"), "x");
+    let moved = world.change("move_file", &json!({"from": "f", "to": "g"}));
+    world.undo(&moved);
+    assert_eq!(world.read("f"), "x");
+}
+
+#[test]
+fn a_change_is_shown_as_a_diff_before_and_after_it_was_undone() {
+    let world = World::new();
+    world.write("f", "one\ntwo\n");
+    let change = world.change("edit_file", &json!({"path": "f", "oldText": "two", "newText": "2"}));
+    let expected = "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
+    assert_eq!(world.value("show_change", &json!({"change": change}))["diff"], expected);
+    world.undo(&change);
+    assert_eq!(world.value("show_change", &json!({"change": change}))["diff"], expected);
+    let change = world.change("append_file", &json!({"path": "f", "content": "three\n"}));
+    let said = world.value("show_change", &json!({"change": change}));
+    assert_eq!(said["diff"], "--- a/f\n+++ b/f\n@@ -1,2 +1,3 @@\n one\n two\n+three\n");
+    let change = world.change("write_file", &json!({"path": "bin", "content": "AP8=", "encoding": "base64"}));
+    let said = world.value("show_change", &json!({"change": change}));
+    assert!(said["diff"].as_str().unwrap().contains("2 bytes"), "{said}");
+}
+
+#[test]
+fn a_secret_stays_one_in_the_journal_and_after_an_undo() {
+    let asking = |person| Setup { person, ..Setup::default() };
+    let world = World::with(asking(None));
+    world.write(".env", "KEY=hunter2\n");
+    std::fs::hard_link(world.root.join(".env"), world.root.join("notes.txt")).unwrap();
+    assert_eq!(world.error("read_file", &json!({"path": "notes.txt"})), ErrorKind::ApprovalDenied);
+    let world = world.reopened(asking(Some(Person::saying_yes())));
+    let change = world.change("write_file", &json!({"path": "notes.txt", "content": "x"}));
+    let world = world.reopened(asking(None));
+    let shown = world.call("show_change", &json!({"change": change}));
+    assert_eq!(shown.error, Some(ErrorKind::ApprovalDenied), "{}", shown.text);
+    assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::ApprovalDenied);
+    let world = world.reopened(asking(Some(Person::saying_yes())));
+    world.undo(&change);
+    let world = world.reopened(asking(None));
+    let read = world.call("read_file", &json!({"path": "notes.txt"}));
+    assert_eq!(read.error, Some(ErrorKind::ApprovalDenied), "{}", read.text);
+}

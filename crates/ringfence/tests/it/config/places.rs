@@ -1,0 +1,218 @@
+//! Which file is read, and which directories can be a workspace.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::listed;
+use crate::site::{Said, Site, said};
+
+#[test]
+fn the_file_is_the_flag_s_or_the_variable_s_or_the_user_s_own() {
+    let site = Site::new();
+    let file = |path: PathBuf, tool: &str| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let text = match path.extension().is_some_and(|extension| extension == "json") {
+            true => json!({"tools": {"allow": [tool]}}).to_string(),
+            false => format!("[tools]\nallow = [\"{tool}\"]\n"),
+        };
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    #[track_caller]
+    fn check(said: Said, tool: &str) {
+        assert_eq!(said.code, Some(0), "{said:?}");
+        assert_eq!(said.out.split(' ').next(), Some(tool), "{said:?}");
+        assert_eq!(said.out.lines().count(), 1);
+    }
+    let json = file(site.config.join("ringfence/config.json"), "copy_file");
+    check(listed(&site, &[], &[]), "copy_file");
+    file(site.config.join("ringfence/config.toml"), "edit_file");
+    check(listed(&site, &[], &[]), "edit_file");
+    let variable = file(site.root().join("variable.toml"), "move_file");
+    check(listed(&site, &[], &[("RINGFENCE_CONFIG", &variable)]), "move_file");
+    let flag = file(site.root().join("flag.json"), "find_files");
+    check(listed(&site, &["--config", flag.to_str().unwrap()], &[("RINGFENCE_CONFIG", &variable)]), "find_files");
+    // A relative name is one from where the program was started.
+    file(site.current.join("here.toml"), "read_file");
+    check(listed(&site, &["--config", "here.toml"], &[]), "read_file");
+    std::fs::remove_dir_all(json.parent().unwrap()).unwrap();
+    // Without XDG_CONFIG_HOME, or with one that is not absolute, it is `~/.config`.
+    file(site.home.join(".config/ringfence/config.toml"), "append_file");
+    for elsewhere in ["", "relative"] {
+        check(listed(&site, &[], &[("XDG_CONFIG_HOME", Path::new(elsewhere))]), "append_file");
+    }
+    let missing = listed(&site, &["--config", "none.toml"], &[]);
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.err.contains("none.toml"), "{missing:?}");
+}
+
+/// Writes a file by way of a workspace that is given in these words; tells where it came to be, or why not.
+fn workspace_of(site: &Site, written: Option<&str>) -> Result<PathBuf, String> {
+    let mut command = site.bare();
+    command.args(["call", "write_file", r#"{"path":"here-it-is","content":""}"#]);
+    if let Some(written) = written {
+        command.args(["--workspace", written]);
+    }
+    let said = said(command.output().unwrap());
+    if said.code == Some(2) {
+        return Err(said.err);
+    }
+    said.value();
+    let mut left = vec![std::fs::canonicalize(site.root()).unwrap()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+            if entry.file_name() == "here-it-is" {
+                std::fs::remove_file(entry.path()).unwrap();
+                return Ok(directory);
+            }
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    panic!("the file is nowhere");
+}
+
+#[test]
+fn a_workspace_is_trimmed_expanded_made_absolute_and_created() {
+    let site = Site::new();
+    let absolute = site.root().join("made/just/now");
+    let cases = [
+        (None, site.home.join(".ringfence/workspace")),
+        (Some(""), site.home.join(".ringfence/workspace")),
+        (Some("   "), site.home.join(".ringfence/workspace")),
+        (Some("~/work"), site.home.join("work")),
+        (Some("  ~/work\n"), site.home.join("work")),
+        (Some("~//work"), site.home.join("work")),
+        (Some("relative/dir"), site.current.join("relative/dir")),
+        (Some("."), site.current.clone()),
+        (Some("../beside"), site.root().join("beside")),
+        (Some("~name"), site.current.join("~name")),
+        (Some("a~/b"), site.current.join("a~/b")),
+        (Some("with space"), site.current.join("with space")),
+        (Some(absolute.to_str().unwrap()), absolute.clone()),
+    ];
+    for (written, expected) in cases {
+        assert_eq!(workspace_of(&site, written), Ok(expected), "{written:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_a_workspace_is_refused() {
+    let site = Site::new();
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    std::fs::create_dir_all(&site.state).unwrap();
+    std::fs::write(site.root().join("file"), "").unwrap();
+    symlink(&site.home, site.root().join("link-home")).unwrap();
+    symlink(&site.state, site.root().join("link-state")).unwrap();
+    let at = |path: &Path| path.to_str().unwrap().to_owned();
+    let cases = [
+        ("/".to_owned(), "root of the file system"),
+        ("/tmp/..".to_owned(), "root of the file system"),
+        ("~".to_owned(), "home directory"),
+        ("~/".to_owned(), "home directory"),
+        (at(&site.home), "home directory"),
+        (at(&site.root().join("link-home")), "home directory"),
+        (at(&site.config.join("ringfence")), "ringfence's own"),
+        (at(&site.config.join("ringfence/below")), "ringfence's own"),
+        (at(&site.config), "ringfence's own"),
+        (at(&site.state), "ringfence's own"),
+        (at(&site.state.join("locks")), "ringfence's own"),
+        (at(site.root()), "home directory"),
+        (at(&site.root().join("link-state")), "ringfence's own"),
+        (at(&site.root().join("file")), "cannot be made"),
+        (at(&site.root().join("file/below")), "cannot be made"),
+    ];
+    for (written, reason) in cases {
+        let refused = workspace_of(&site, Some(&written)).unwrap_err();
+        assert!(refused.contains(reason), "{written}: {refused}");
+    }
+}
+
+#[test]
+fn a_state_directory_that_is_not_there_yet_counts_by_where_it_will_be() {
+    let site = Site::new();
+    let link = site.root().join("link");
+    symlink(&site.outside, &link).unwrap();
+    let mut command = site.bare();
+    command.args(["tools", "--workspace"]).arg(&site.outside).env("RINGFENCE_STATE_DIR", link.join("not/yet"));
+    let said = said(command.output().unwrap());
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("ringfence's own"), "{said:?}");
+}
+
+#[test]
+fn a_refused_workspace_inside_our_own_directories_is_not_created() {
+    let site = Site::new();
+    let inside = site.config.join("ringfence/sub");
+    workspace_of(&site, Some(inside.to_str().unwrap())).unwrap_err();
+    assert!(!inside.exists());
+}
+
+#[test]
+fn a_config_file_that_the_agent_could_write_is_refused() {
+    let site = Site::new();
+    site.write("ours.toml", "preset = \"read-only\"\n");
+    let config = site.workspace.join("ours.toml");
+    let said = site.run(&["--config", config.to_str().unwrap(), "tools"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+}
+
+#[test]
+fn without_a_home_a_workspace_below_it_is_refused_and_another_works() {
+    let site = Site::new();
+    let run = |workspace: &Path| {
+        let mut command = site.bare();
+        command.env_remove("HOME").args(["tools", "--workspace"]).arg(workspace);
+        said(command.output().unwrap())
+    };
+    let refused = run(Path::new("~/work"));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("home directory"), "{refused:?}");
+    assert_eq!(run(&site.workspace).code, Some(0));
+}
+
+#[test]
+fn heads_of_the_audit_log_go_to_a_second_place_too_and_it_must_not_be_inside() {
+    let site = Site::new();
+    site.write("f", "x");
+    let (second, config) = (site.root().join("heads.jsonl"), site.root().join("heads.toml"));
+    let call = |heads: &Path| {
+        std::fs::write(&config, format!("audit_heads = {}", json!(heads))).unwrap();
+        site.run(&["call", "read_file", r#"{"path":"f"}"#, "--config", config.to_str().unwrap()])
+    };
+    assert_eq!(call(&second).code, Some(0));
+    assert_eq!(call(&second).code, Some(0));
+    assert_eq!(std::fs::read_to_string(&second).unwrap().lines().count(), 2);
+    let check = || site.run(&["audit", "verify", "--heads", second.to_str().unwrap()]).code;
+    assert_eq!(check(), Some(0));
+    std::fs::remove_dir_all(site.state.join("audit")).unwrap();
+    assert_eq!(call(Path::new("none")).code, Some(0));
+    assert_eq!((site.run(&["audit", "verify"]).code, check()), (Some(0), Some(1)));
+    assert_eq!(call(&site.workspace.join("heads.jsonl")).code, Some(2));
+}
+
+#[test]
+fn a_log_goes_where_config_says() {
+    let site = Site::new();
+    site.write("a.txt", "hunter2");
+    let log = site.root().join("calls.jsonl");
+    let config = site.root().join("log.toml");
+    let call = |log: &str| {
+        std::fs::write(&config, format!("log = {}", json!(log))).unwrap();
+        site.call_with(&["--config", config.to_str().unwrap()], "read_file", &json!({"path": "a.txt"}))
+    };
+    assert_eq!(call("none").err, "");
+    assert_eq!(call("stderr").err.lines().count(), 1);
+    for _ in 0..2 {
+        assert_eq!(call(log.to_str().unwrap()).err, "");
+    }
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.lines().count(), 2);
+    assert!(!text.contains("hunter2"));
+    assert_eq!(call("/nowhere/at/all.jsonl").code, Some(2));
+    // Where every record is lost, no reply is given.
+    assert_eq!(call("/dev/full").code, Some(2));
+}
