@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{run as cargo, say};
+use crate::{root, run as cargo, say};
 
 const ROUNDS: usize = 3;
 
@@ -74,7 +74,6 @@ pub(crate) fn run(only: &[&str]) -> bool {
     if !cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default();
     // Not below this repository, whose workspace and toolchain are not meant; and on a disk, where a sync means something.
     let stage = Path::new("/var/tmp").join(format!("ringfence-bench-{}", std::process::id()));
     let settings = fs::create_dir_all(&stage).and_then(|()| fs::write(stage.join("config.toml"), SETTINGS));
@@ -82,14 +81,38 @@ pub(crate) fn run(only: &[&str]) -> bool {
         say(&format!("there is no room for the projects: {error}"));
         return false;
     }
-    let bench = Bench { program: root.join("target/release/ringfence"), path: search_path(), stage };
+    let bench = Bench { program: root().join("target/release/ringfence"), path: search_path(), stage };
     let wanted = |project: &Project| only.is_empty() || only.contains(&project.title.as_str());
-    let tried: Vec<bool> =
+    let tried: Vec<Measured> =
         bench.projects().into_iter().filter(wanted).filter_map(|project| bench.measure(&project)).collect();
     let _ = fs::remove_dir_all(&bench.stage);
-    !tried.is_empty()
-        && tried.into_iter().all(|same| same)
-        && cargo(&["bench", "--quiet", "-p", "ringfence-fs", "--bench", "layer"], &[])
+    table(&tried);
+    !tried.is_empty() && tried.iter().all(|project| project.same)
+}
+
+fn table(measured: &[Measured]) {
+    say("\n| project | step | bare | jailed | ratio, best / median |\n|---|---|---|---|---|");
+    for Measured { title, rows, .. } in measured {
+        for (index, Row { step, best: [bare, jailed], ratios: [best, median] }) in rows.iter().enumerate() {
+            let title = if index == 0 { title } else { "" };
+            say(&format!("| {title} | {step} | {bare:.2} s | {jailed:.2} s | {best:.2} / {median:.2} |"));
+        }
+    }
+}
+
+/// What was found of a project.
+struct Measured {
+    title: String,
+    rows: Vec<Row>,
+    /// Whether all verdicts were the same.
+    same: bool,
+}
+
+/// A step: seconds bare and jailed, and the ratio of the best and of the medians.
+struct Row {
+    step: &'static str,
+    best: [f64; 2],
+    ratios: [f64; 2],
 }
 
 /// A directory with something to build, and how.
@@ -164,8 +187,8 @@ impl Bench {
         crates.chain([python, node, files]).collect()
     }
 
-    /// Whether all verdicts were the same; nothing where the project could not be prepared.
-    fn measure(&self, project: &Project) -> Option<bool> {
+    /// Nothing where the project could not be prepared.
+    fn measure(&self, project: &Project) -> Option<Measured> {
         let original = self.stage.join("original");
         if let Err(why) = self.prepare(project, &original) {
             say(&format!("{}: could not be prepared, left out: {why}", project.title));
@@ -191,18 +214,16 @@ impl Bench {
                 }
             }
         }
-        for ((name, _), [mut bare, mut jailed]) in project.steps.iter().zip(times) {
-            bare.sort();
-            jailed.sort();
-            let (best, median) = (ratio(&jailed, &bare, 0), ratio(&jailed, &bare, ROUNDS / 2));
-            let [bare, jailed] = [bare, jailed].map(|taken| taken.first().map_or(0.0, Duration::as_secs_f64));
-            say(&format!(
-                "{:<14} {name:<22} bare {bare:>7.3} s   jailed {jailed:>7.3} s   ratio {best:.2} / {median:.2}   {}",
-                project.title,
-                if same { "same verdict" } else { "NOT THE SAME VERDICT" },
-            ));
-        }
-        Some(same)
+        let row = |(&(step, _), mut taken): (&(&'static str, &str), [Vec<Duration>; 2])| {
+            taken.iter_mut().for_each(|taken| taken.sort());
+            let [bare, jailed] = &taken;
+            let ratios = [0, ROUNDS / 2].map(|nth| seconds(jailed, nth) / seconds(bare, nth));
+            Row { step, best: [seconds(bare, 0), seconds(jailed, 0)], ratios }
+        };
+        let rows: Vec<Row> = project.steps.iter().zip(times).map(row).collect();
+        let verdict = if same { "same verdicts" } else { "NOT THE SAME VERDICTS" };
+        say(&format!("{}: {} steps, {ROUNDS} times each, {verdict}", project.title, rows.len()));
+        Some(Measured { title: project.title.clone(), rows, same })
     }
 
     fn prepare(&self, project: &Project, at: &Path) -> Result<(), String> {
@@ -300,9 +321,8 @@ fn timed(act: impl FnOnce() -> Ended) -> (Duration, Ended) {
     (began.elapsed(), ended)
 }
 
-fn ratio(ours: &[Duration], bare: &[Duration], nth: usize) -> f64 {
-    let seconds = |taken: &[Duration]| taken.get(nth).map_or(f64::NAN, Duration::as_secs_f64);
-    seconds(ours) / seconds(bare)
+fn seconds(taken: &[Duration], nth: usize) -> f64 {
+    taken.get(nth).map_or(f64::NAN, Duration::as_secs_f64)
 }
 
 /// With its links as links.

@@ -1,6 +1,6 @@
 //! What it costs to show a program the workspace, and to commit what it left: 10,000 files.
 //!
-//! `cargo xtask bench layer` runs it. Printed is the best time of each, beside copying the same files without any
+//! `cargo xtask bench layer` runs it. Printed are the best time and the median of each, beside copying the same files without any
 //! promise, and copying them with one sync in the end.
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
@@ -21,25 +21,27 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 const FILES: usize = 10_000;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 fn main() {
     // `cargo test --benches` only asks whether this builds and starts.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let mut times: Vec<(&str, Duration)> = Vec::new();
+    let mut times: Vec<(&str, Vec<Duration>)> = Vec::new();
     for _ in 0..ROUNDS {
         for (what, time) in round() {
             match times.iter_mut().find(|(known, _)| *known == what) {
-                Some((_, best)) => *best = time.min(*best),
-                None => times.push((what, time)),
+                Some((_, taken)) => taken.push(time),
+                None => times.push((what, vec![time])),
             }
         }
     }
-    println!("{FILES} files, best of {ROUNDS}");
-    for (what, time) in times {
-        println!("{:>10.1} ms  {what}", time.as_secs_f64() * 1e3);
+    println!("| {FILES} files, {ROUNDS} times | best | median |\n|---|---|---|");
+    for (what, mut taken) in times {
+        taken.sort();
+        let [best, median] = [0, ROUNDS / 2].map(|nth| taken[nth].as_secs_f64() * 1e3);
+        println!("| {what} | {best:.0} ms | {median:.0} ms |");
     }
 }
 
