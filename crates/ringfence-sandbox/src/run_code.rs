@@ -18,7 +18,6 @@ use ringfence_kernel::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
 use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
@@ -201,23 +200,6 @@ impl Program {
         env
     }
 
-    /// Changes when anything about the program does.
-    fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        let env = self.env.iter().flat_map(|(name, value)| [name, value]);
-        let texts = [&self.code].into_iter().chain(&self.args).chain(env).chain(&self.network);
-        for text in texts {
-            hash.update(text.len().to_le_bytes());
-            hash.update(text);
-        }
-        let rest = (self.language, self.timeout, self.mode, self.args.len(), self.env.len());
-        hash.update(format!("{rest:?}"));
-        hash.finalize().iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
-    }
-
     fn preview(&self) -> Preview {
         let lines = self.code.lines().count();
         let mut summary = format!("run {} code of {lines} line(s)", self.language.name());
@@ -230,7 +212,7 @@ impl Program {
         if !self.network.is_empty() {
             let _ = write!(summary, ", which may reach {}", self.network.join(", "));
         }
-        Preview::new(&summary, self.fingerprint()).with(Body::Code(self.code.clone()))
+        Preview::new(&summary, "").with(Body::Code(self.code.clone()))
     }
 }
 

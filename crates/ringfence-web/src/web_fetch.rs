@@ -134,17 +134,6 @@ struct Work {
 }
 
 impl Work {
-    fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        let headers = self.ask.headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
-        let start = [self.ask.method.as_str().as_bytes(), self.target.url().as_str().as_bytes(), &self.ask.body];
-        for part in start.into_iter().chain(headers) {
-            hash.update(part.len().to_le_bytes());
-            hash.update(part);
-        }
-        hex(&hash.finalize())
-    }
-
     fn preview(&self) -> Preview {
         let Self { target, ask, hops, .. } = self;
         let mut summary = format!("{} {target}", ask.method);
@@ -153,7 +142,7 @@ impl Work {
         }
         let is_plain = ask.headers.is_empty() && ask.body.is_empty();
         let body = if is_plain { Body::Url(target.to_string()) } else { Body::Text(self.words()) };
-        Preview::new(&summary, self.fingerprint()).with(body).secret_if(says_who(&ask.headers))
+        Preview::new(&summary, "").with(body).secret_if(says_who(&ask.headers))
     }
 
     /// All that leaves this machine.

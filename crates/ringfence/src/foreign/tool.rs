@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;
 
-use super::definition::{Definition, hex};
+use super::definition::Definition;
 use super::line::{Patience, shortened};
 use super::server::Server;
 use crate::store::SqliteStore;
@@ -83,13 +83,12 @@ impl Tool for Foreign {
         let summary =
             format!("call `{called}` of the MCP server `{}`, which cannot be undone{changed}", self.server.name());
         let arguments = serde_json::Value::Object(work.arguments.clone());
-        let fingerprint = hex(format!("{digest} {arguments}").as_bytes());
         let text = format!(
             "{}\n\nThe server runs {}. It says about this tool:\n{description}\n",
             serde_json::to_string_pretty(&arguments).unwrap_or_default(),
             self.server.whereabouts(),
         );
-        Ok(Preview::new(&summary, fingerprint).with(Body::Text(text)))
+        Ok(Preview::new(&summary, digest.as_str()).with(Body::Text(text)))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Answered, ToolError> {

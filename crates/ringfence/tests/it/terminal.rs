@@ -236,6 +236,22 @@ fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
 }
 
 #[test]
+fn a_program_that_was_edited_runs_as_it_was_edited() {
+    let site = site();
+    editor(&site, r#"sed -i 's/echo one/echo two/' "$1""#);
+    let config = site.root().join("user.toml");
+    std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n").unwrap();
+    let arguments = json!({"language": "bash", "code": "echo one"}).to_string();
+    let mut seat = Seat::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
+    seat.until(ASKED);
+    seat.press("e");
+    seat.until("call it with these arguments?");
+    seat.press("y");
+    let said = seat.end();
+    assert_eq!((&said.reply()["modified"], &said.value()["stdout"]), (&json!(true), &json!("two\n")), "{said:?}");
+}
+
+#[test]
 fn what_the_editor_leaves_must_be_arguments() {
     let site = site();
     let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
