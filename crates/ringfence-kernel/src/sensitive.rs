@@ -66,7 +66,11 @@ const SECRETS: &[&str] = &[
     // Environment files of nearly every framework.
     ".env",
     ".env.*",
+    ".env-*",
+    ".env_*",
+    ".env~",
     "*.env",
+    ".envrc",
     // Private keys and their stores.
     "*.pem",
     "*.key",
@@ -75,10 +79,10 @@ const SECRETS: &[&str] = &[
     "*.jks",
     "*.keystore",
     "*.kdbx",
-    "id_rsa",
-    "id_dsa",
-    "id_ecdsa",
-    "id_ed25519",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
     ".ssh",
     ".gnupg",
     ".age",
@@ -101,6 +105,9 @@ const SECRETS: &[&str] = &[
     ".azure",
     ".terraformrc",
     "*.tfstate",
+    "*.tfvars",
+    ".config/gh",
+    ".m2/settings.xml",
     ".vault-token",
     "credentials.json",
     "service-account*.json",
@@ -111,7 +118,21 @@ const SECRETS: &[&str] = &[
 ];
 
 /// Rows of `SECRETS` that these names are no example of: they are made to be read.
-const NO_SECRETS: &[&str] = &[".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env"];
+const NO_SECRETS: &[&str] = &[
+    ".env.example",
+    ".env.sample",
+    ".env.template",
+    ".env.dist",
+    ".env-example",
+    ".env-sample",
+    "example.env",
+    "sample.env",
+    // The public half of a key.
+    "id_rsa*.pub",
+    "id_dsa*.pub",
+    "id_ecdsa*.pub",
+    "id_ed25519*.pub",
+];
 
 const PROTECTED: &[&str] = &[
     // Keys, tokens and hosts that other programs use: a new one is as bad as a changed one.
@@ -308,7 +329,14 @@ mod tests {
         for path in [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
             check(path, SECRET);
         }
-        for path in [".env.example", "environment.md", "src/key.rs", "aws/credentials", "monkey"] {
+        for path in
+            [".env~", ".env-prod", ".ENV_old", "id_rsa.bak", "id_ed25519_work", "prod.tfvars", ".config/gh/hosts.yml"]
+        {
+            check(path, SECRET);
+        }
+        check(".envrc", BOTH);
+        for path in [".env.example", "environment.md", "src/key.rs", "aws/credentials", "monkey", "id_ed25519_work.pub"]
+        {
             check(path, NONE);
         }
     }
