@@ -174,6 +174,7 @@ impl Fence {
     pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
         let spot = self.find(text)?;
         cx.name_subject(&spot.shown);
+        cx.seek(spot.clone());
         spot.mount.check_in_place(cx.pace)?;
         spot.mount.look_around(cx)?;
         Ok(spot)
@@ -186,6 +187,7 @@ impl Fence {
             Given::Mounted(text) => self.find_mounted(text)?,
         };
         cx.name_subject(&spot.shown);
+        cx.seek(spot.clone());
         spot.mount.check_in_place(cx.pace)?;
         spot.mount.look_around(cx)?;
         Ok(spot)

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, ErrorKind, Pace, Place, ToolError};
+use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sought, ToolError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ use crate::locks::Locks;
 use crate::missing;
 use crate::name::{NameRule, is_reserved, read_back, show};
 use crate::path::GuestPath;
-use crate::resolve::{CAREFUL, How, Links, Resolver};
+use crate::resolve::{CAREFUL, How, Links, PLACE, Resolver};
 use crate::stamp::{FileId, Kind, Stamp};
 
 /// What may be done on a mount.
@@ -85,6 +85,24 @@ pub(crate) struct Opened {
     pub(crate) stamp: Stamp,
     /// Where it really is, if a link or `..` led there.
     pub(crate) resolved: Option<String>,
+}
+
+impl Sought for Spot {
+    /// With links followed as far as there is something: they do not lead around a rule about what is behind them.
+    fn whereabouts(&self) -> Place {
+        let (mut above, mut below) = (self.path.clone(), String::new());
+        while let Some((parent, name)) = above.split() {
+            below = if below.is_empty() { show(name) } else { format!("{}/{below}", show(name)) };
+            if let Ok(found) = self.mount.lookup(&parent, PLACE | OFlags::DIRECTORY, Pace::Patient) {
+                return self.place(found.resolved.map(|directory| match directory.as_str() {
+                    "." => below,
+                    directory => format!("{directory}/{below}"),
+                }));
+            }
+            above = parent;
+        }
+        self.place(None)
+    }
 }
 
 impl Spot {

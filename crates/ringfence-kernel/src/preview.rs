@@ -7,8 +7,13 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
+use crate::Touch;
 use crate::visible::{visible, visible_line};
+
+/// So many places that are not what they are called are named.
+const MOST_REAL: usize = 5;
 
 /// What would happen, for a person to judge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +60,8 @@ pub struct Entry {
 }
 
 impl Preview {
-    /// In one line what would happen. The fingerprint changes when that is no longer what would happen.
+    /// In one line what would happen. The fingerprint is of what was found, and not of the arguments: it changes when they
+    /// would do something else than is shown.
     pub fn new(summary: &str, fingerprint: impl Into<String>) -> Self {
         Self { summary: visible_line(summary), fingerprint: fingerprint.into(), ..Self::default() }
     }
@@ -75,6 +81,36 @@ impl Preview {
                 Body::List(list)
             }
         };
+        self
+    }
+
+    /// Binds an answer to where it would happen, and says so where that is not what the caller called it.
+    #[must_use]
+    pub(crate) fn about(mut self, touches: &[Touch]) -> Self {
+        let mut hash = Sha256::new();
+        for Touch { verb, place } in touches {
+            let resolved = place.resolved.as_deref();
+            let parts = [verb.as_str(), &place.mount, &place.given, resolved.unwrap_or_default()];
+            for part in parts {
+                hash.update(part.len().to_le_bytes());
+                hash.update(part);
+            }
+            hash.update([u8::from(resolved.is_some())]);
+        }
+        let digest = hash.finalize();
+        let hex = digest.iter().take(16).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        self.fingerprint = format!("{}@{hex}", self.fingerprint);
+        let mut named: Vec<(&str, String)> = Vec::new();
+        for place in touches.iter().map(|touch| &touch.place) {
+            let real = place.real().filter(|_| !named.iter().any(|(shown, _)| *shown == place.shown));
+            named.extend(real.map(|real| (place.shown.as_str(), real)));
+        }
+        for (shown, real) in named.iter().take(MOST_REAL) {
+            let _ = write!(self.summary, "; `{}` is `{}`", visible_line(shown), visible_line(real));
+        }
+        if let Some(more @ 1..) = named.len().checked_sub(MOST_REAL) {
+            let _ = write!(self.summary, "; {more} more are not what they are called");
+        }
         self
     }
 

@@ -13,7 +13,7 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use serde::{Deserialize, Serialize};
 
 /// The version is part of what is authenticated: a later form is never taken for this one.
-const MARK: &str = "rf1.";
+const MARK: &str = "rf2.";
 const NONCE: usize = 24;
 
 /// A call that waits for its answer.
@@ -24,7 +24,7 @@ pub(crate) struct Sealed {
     pub(crate) call: String,
     pub(crate) tool: String,
     pub(crate) arguments: String,
-    /// Of the plan that was shown.
+    /// Of the plan that was shown, and of where it would happen.
     pub(crate) fingerprint: String,
     pub(crate) principal: String,
     pub(crate) session: String,
@@ -86,7 +86,7 @@ mod tests {
     fn nobody_reads_it_without_the_key() {
         use base64::Engine as _;
         let token = sealed().seal(&[7; 32]).unwrap();
-        let bytes = super::URL_SAFE_NO_PAD.decode(token.trim_start_matches("rf1.")).unwrap();
+        let bytes = super::URL_SAFE_NO_PAD.decode(token.trim_start_matches("rf2.")).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains("hidden"));
         assert_eq!(Sealed::open(&token, &[8; 32]), None);
     }

@@ -5,7 +5,7 @@
 //!
 //! Not here: how a dialect names a tool and its arguments (`face.rs`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -247,6 +247,13 @@ impl Place {
         std::iter::once(self.given.as_str()).chain(self.resolved.as_deref())
     }
 
+    /// Where it really is, as replies and records spell it, if that is not what it was called.
+    pub fn real(&self) -> Option<String> {
+        let resolved = self.resolved.as_deref().filter(|resolved| *resolved != self.given)?;
+        let mount = self.shown.strip_suffix(self.given.as_str()).unwrap_or_default();
+        Some(format!("{mount}{resolved}"))
+    }
+
     /// What is at `path` below it.
     #[must_use]
     pub fn below(&self, path: &str) -> Self {
@@ -297,6 +304,12 @@ pub struct Context<'a> {
     road: Option<&'a dyn Road>,
     /// What is judged is what a program did in its jail.
     in_jail: bool,
+    sought: RefCell<Vec<Box<dyn Sought>>>,
+}
+
+/// What a plan looks for. Where that fails, its place says whether the caller may know why.
+pub trait Sought: std::fmt::Debug {
+    fn whereabouts(&self) -> Place;
 }
 
 /// What the road knows about the call that the tool does not.
@@ -322,14 +335,16 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
 
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
-        Self { limits, pace, origin: None, signal, stalled: Cell::new(false), road: None, in_jail: false }
+        let (stalled, sought) = (Cell::new(false), RefCell::default());
+        Self { limits, pace, origin: None, signal, stalled, road: None, in_jail: false, sought }
     }
 
     /// The same for looking at what a program did in its jail. Rules can say something else to that.
     #[must_use]
     pub fn in_jail(&self) -> Self {
         let Self { limits, pace, origin, signal, road, .. } = *self;
-        Self { limits, pace, origin, signal, stalled: Cell::new(false), road, in_jail: true }
+        let (stalled, sought) = (Cell::new(false), RefCell::default());
+        Self { limits, pace, origin, signal, stalled, road, in_jail: true, sought }
     }
 
     pub(crate) fn on_road(self, road: &'a dyn Road) -> Self {
@@ -386,6 +401,15 @@ impl<'a> Context<'a> {
     /// Says what the call is about, as replies spell it, so that a call that fails early leaves a trace with a name.
     pub fn name_subject(&self, shown: &str) {
         self.signal.name_subject(shown);
+    }
+
+    /// Says what is looked for, before it is.
+    pub fn seek(&self, sought: impl Sought + 'static) {
+        self.sought.borrow_mut().push(Box::new(sought));
+    }
+
+    pub(crate) fn sought(&self) -> Vec<Place> {
+        self.sought.borrow().iter().map(|sought| sought.whereabouts()).collect()
     }
 
     pub(crate) fn stalled(&self) -> bool {

@@ -79,7 +79,7 @@ pub(crate) struct Covered {
 impl Covered {
     /// Fails where the same target is no longer what a person saw when they said yes.
     fn check_unmoved(&self, touches: &[Touch], planned: &mut dyn Planned, cx: &Context<'_>) -> Result<(), ToolError> {
-        if self.touches == touches && planned.preview(cx)?.fingerprint() != self.fingerprint {
+        if self.touches == touches && planned.preview(cx)?.about(touches).fingerprint() != self.fingerprint {
             return Err(moved());
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Trip {
         let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
             Ok(plan) => plan,
             Err(_) if cx.stalled() => return Ok(None),
-            Err(error) => return self.settle(&[], &error, cx),
+            Err(error) => return self.settle(&[], &self.unless_hidden(error, cx), cx),
         };
         let covered = self.covers(&touches);
         let (verdict, bits) = self.police(&touches, planned.as_ref(), false, cx, |verdict| match verdict.decision {
@@ -187,12 +187,18 @@ impl Trip {
         }
     }
 
+    /// Why there is no plan. What is or is not where nobody may even list is not told.
+    fn unless_hidden(&self, error: ToolError, cx: &Context<'_>) -> ToolError {
+        let listed = cx.sought().into_iter().map(|place| self.judge(&Touch { verb: Verb::List, place }, false));
+        listed.into_iter().find(|verdict| verdict.decision == Decision::Deny).map_or(error, |verdict| denial(&verdict))
+    }
+
     /// Plans and polices a call that came back with an answer, and runs nothing yet.
     pub(crate) fn look_again(&self, offer: &dyn Offer, signal: &Signal) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
         let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
             Ok(plan) => plan,
-            Err(error) => return self.settle(&[], &error, &cx),
+            Err(error) => return self.settle(&[], &self.unless_hidden(error, &cx), &cx),
         };
         let (verdict, bits) = self.police(&touches, planned.as_ref(), false, &cx, |_| false)?;
         match verdict.decision {
@@ -218,7 +224,7 @@ impl Trip {
             true => self.parts.policy.grant_for(&self.question(&touches)),
             false => None,
         };
-        let shown = Shown { verdict, preview, grant };
+        let shown = Shown { verdict, preview: preview.about(&touches), grant };
         Asked { planned, touches, bits, shown, ran: None }
     }
 
@@ -321,7 +327,7 @@ impl Trip {
             Decision::Ask => match rest.preview(cx) {
                 Ok(preview) => {
                     // What code did is never allowed for good.
-                    let shown = Shown { verdict, preview, grant: None };
+                    let shown = Shown { verdict, preview: preview.about(&touches), grant: None };
                     let asked = Asked { planned: rest, touches, bits, shown, ran: Some(ran.to_vec()) };
                     return Ok(Some(Leg::Asked(Box::new(asked))));
                 }

@@ -373,7 +373,8 @@ fn for_people(line: &str) -> String {
     let Ok(record) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     let paths = record["touches"].as_array().into_iter().flatten();
-    let paths = paths.map(|touch| format!("{} {}", touch["verb"].as_str().unwrap_or(""), touch["path"]));
+    let real = |touch: &Value| touch["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
+    let paths = paths.map(|touch| format!("{} {}{}", touch["verb"].as_str().unwrap_or(""), touch["path"], real(touch)));
     let about = record["about"].as_str().map(|about| format!("{about:?}"));
     let what = paths.chain(about).collect::<Vec<_>>().join(", ");
     let count = record["count"].as_u64().map(|count| count.to_string()).unwrap_or_default();

@@ -364,6 +364,9 @@ struct Sum {
 struct LineTouch<'a> {
     verb: &'static str,
     path: &'a str,
+    /// Where that really was, if it is not what the caller called it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    real: Option<String>,
 }
 
 /// More touches than this are a directory's; the first ones say which.
@@ -384,6 +387,7 @@ impl<'a> Line<'a> {
         let touch = |touch: &'a ringfence_kernel::Touch| LineTouch {
             verb: touch.verb.as_str(),
             path: clipped(&touch.place.shown),
+            real: touch.place.real().map(|real| clipped(&real).to_owned()),
         };
         let mut line = Self {
             ts: humantime::format_rfc3339_micros(record.at).to_string(),

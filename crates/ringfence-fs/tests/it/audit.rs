@@ -295,3 +295,25 @@ fn refused_calls_past_a_number_are_counted_and_not_listed() {
     let unlisted = records.iter().find(|record| record["moment"] == "refused-unlisted").unwrap();
     assert_eq!((refused, &unlisted["count"]), (100, &900.into()));
 }
+
+#[test]
+fn a_record_has_the_real_place_where_the_caller_called_it_otherwise() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    let place = |resolved: Option<&str>| Place {
+        mount: "w".into(),
+        given: "way/f".to_owned(),
+        resolved: resolved.map(str::to_owned),
+        shown: "@w/way/f".to_owned(),
+        ..Place::default()
+    };
+    let touches = [None, Some("real/f")].map(|resolved| Touch { verb: Verb::Create, place: place(resolved) });
+    record(&log, "1", &touches, Moment::Begin { rule: "r", layer: Layer::Preset, approved: None, change: "c-1" });
+    drop(log);
+    let begin = records(state.path()).into_iter().find(|record| record["moment"] == "begin").unwrap();
+    let wanted = serde_json::json!([
+        {"verb": "create", "path": "@w/way/f"},
+        {"verb": "create", "path": "@w/way/f", "real": "@w/real/f"},
+    ]);
+    assert_eq!(begin["touches"], wanted);
+}

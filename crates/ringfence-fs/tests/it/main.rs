@@ -17,6 +17,7 @@ mod blocked;
 mod found;
 mod fuzz;
 mod identity;
+mod later;
 mod layer;
 mod meanwhile;
 mod model;

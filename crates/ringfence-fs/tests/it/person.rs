@@ -9,17 +9,22 @@ use ringfence_kernel::{Answered, Approval, ApprovalRequest, ApprovalResponse, Ap
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// Says yes to everything, or no.
+/// Says yes to everything, or no, or that the answer comes later.
 #[derive(Clone)]
 pub(crate) struct Person {
     approves: bool,
+    puts_off: bool,
     asked: Arc<Mutex<Vec<ApprovalRequest>>>,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
 
 impl Person {
     pub(crate) fn saying_yes() -> Self {
-        Self { approves: true, asked: Arc::default(), meanwhile: Arc::default() }
+        Self { approves: true, puts_off: false, asked: Arc::default(), meanwhile: Arc::default() }
+    }
+
+    pub(crate) fn putting_off() -> Self {
+        Self { puts_off: true, ..Self::saying_yes() }
     }
 
     pub(crate) fn saying_no() -> Self {
@@ -47,6 +52,9 @@ impl Approver for Person {
         self.asked.lock().unwrap().push(request.clone());
         if let Some(act) = self.meanwhile.lock().unwrap().take() {
             act();
+        }
+        if self.puts_off {
+            return Box::pin(ready(Word::Later));
         }
         let approval = Approval { assurance: Assurance::Person, by: None };
         let response = ApprovalResponse { approved: self.approves, ..ApprovalResponse::default() };

@@ -191,7 +191,10 @@ impl AuditSink for Feed {
         let touched: Vec<Value> = touches
             .iter()
             .take(TOUCHES)
-            .map(|touch| json!({"verb": touch.verb.as_str(), "path": touch.place.shown}))
+            .map(|touch| match touch.place.real() {
+                None => json!({"verb": touch.verb.as_str(), "path": touch.place.shown}),
+                Some(real) => json!({"verb": touch.verb.as_str(), "path": touch.place.shown, "real": real}),
+            })
             .collect();
         let mut data = json!({
             "callId": call_id, "tool": tool, "principal": session.principal.name, "touches": touched,

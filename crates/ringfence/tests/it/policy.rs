@@ -92,6 +92,43 @@ fn a_link_and_another_spelling_are_no_way_around_a_rule() {
 }
 
 #[test]
+fn what_is_behind_a_rule_is_not_told_by_what_goes_wrong() {
+    let site = site();
+    symlink("private", site.workspace.join("way")).unwrap();
+    let text = "preset = \"edits\"\n[[rules]]\nname = \"mine\"\ndecision = \"deny\"\npath = \"private/**\"\n";
+    let patch = |path: &str| json!({"patch": format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-no\n+yes\n")});
+    let mut calls = vec![
+        ("delete_file", json!({"path": "private"})),
+        ("move_file", json!({"from": "README.md", "to": "private/keys.txt"})),
+        ("move_file", json!({"from": "private/key.txt", "to": "mine"})),
+        ("copy_file", json!({"from": "README.md", "to": "private/none/x"})),
+        ("list_directory", json!({"path": "private/keys.txt"})),
+        ("read_file", json!({"path": "way/key.txt"})),
+        ("read_file", json!({"path": "way/none/deep.txt"})),
+        ("list_directory", json!({"path": "way/keys.txt"})),
+    ];
+    for path in ["private/key.txt", "private/keys.txt/x", "private/none/deep"] {
+        calls.extend([
+            ("read_file", json!({"path": path})),
+            ("get_file_info", json!({"path": path})),
+            ("edit_file", json!({"path": path, "oldText": "a", "newText": "b"})),
+            ("apply_patch", patch(path)),
+            ("delete_file", json!({"path": path})),
+            ("search_files", json!({"path": path, "pattern": "x"})),
+            ("find_files", json!({"path": path, "glob": "*"})),
+        ]);
+    }
+    for (tool, arguments) in calls {
+        let said = call(&site, text, tool, &arguments);
+        assert_eq!(said.error(), "PERMISSION_DENIED", "{tool} {arguments}: {}", said.out);
+        assert!(said.out.contains("the rule `mine`") && !said.out.contains("did you mean"), "{}", said.out);
+    }
+    // Where somebody may look, they are helped.
+    assert!(call(&site, text, "read_file", &json!({"path": "READM.md"})).out.contains("did you mean `README.md`?"));
+    assert!(site.read("private/keys.txt") == "x\n" && site.workspace.join("README.md").exists());
+}
+
+#[test]
 fn another_spelling_of_a_tool_is_no_way_around_a_rule() {
     let site = site();
     for rule in ["fs.read", "fs-read"] {
