@@ -198,8 +198,16 @@ export function touches(list) {
         { class: 'touches' },
         ...list
             .slice(0, 30)
-            .map(({ verb, path }) =>
-                el('li', {}, el('span', { class: `verb verb-${verb}` }, verb), ' ', el('code', {}, path)),
+            .map(({ verb, path, real }) =>
+                el(
+                    'li',
+                    {},
+                    el('span', { class: `verb verb-${verb}` }, verb),
+                    ' ',
+                    el('code', {}, path),
+                    real ? ', that is ' : null,
+                    real ? el('code', {}, real) : null,
+                ),
             ),
         list.length > 30 ? el('li', {}, `and ${list.length - 30} more`) : null,
     );
