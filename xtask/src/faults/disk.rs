@@ -84,6 +84,17 @@ impl Disk {
         Ok(path)
     }
 
+    /// Processes whose namespace has it, by number and name.
+    fn holders(&self) -> Vec<String> {
+        let named = |process: fs::DirEntry| {
+            let has_it =
+                fs::read_to_string(process.path().join("mountinfo")).ok()?.contains(&format!(" {} ", self.device));
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            has_it.then(|| format!("{} {}", process.file_name().display(), name.trim()))
+        };
+        fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(named).collect()
+    }
+
     fn mount(&self) -> io::Result<()> {
         let options = ["-t", "ext4", "-o", OPTIONS, &self.device].map(OsStr::new);
         must("mount", &[&options[..], &[self.place.as_os_str()]].concat()).map(drop)
@@ -102,7 +113,8 @@ impl Disk {
         let alive = format!("/sys/fs/ext4/{}", self.name());
         while Path::new(&alive).exists() {
             if begun.elapsed() > RELEASED {
-                return Err(io::Error::other("somebody still has the file system of a trial"));
+                let who = self.holders().join(", ");
+                return Err(io::Error::other(format!("somebody still has the file system of a trial: {who}")));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
