@@ -16,7 +16,7 @@ use ringfence_fs::{
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
     Dialect, Egress, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule,
-    Session, Store as _, StoreLost, ToolError, Word,
+    Session, Store as _, StoreLost, ToolError, WORKSPACE, Word,
 };
 
 use ringfence_sandbox::{Jail, Toolchain};
@@ -63,6 +63,8 @@ pub enum WireError {
     Run(#[from] RunError),
     #[error(transparent)]
     Fence(#[from] FenceError),
+    #[error("`{0}` is a name of the workspace itself; call the other mount something else")]
+    MountName(String),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
     WorkspaceFile(ToolError),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
@@ -327,6 +329,9 @@ fn mounts(
     let mount = |alias: &str, path: PathBuf, rights| MountSpec { alias: alias.to_owned(), path, rights };
     let mut others = Vec::new();
     for Mounted { alias, path, rights } in &settings.mounts {
+        if WORKSPACE.contains(&alias.as_str()) {
+            return Err(WireError::MountName(alias.clone()));
+        }
         others.push(mount(alias, resolve_mount(path, &surroundings(settings, environment))?, *rights));
     }
     others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), Rights::ReadWrite)));
@@ -373,9 +378,10 @@ pub(crate) fn jails(settings: &Settings, environment: &Environment) -> ringfence
 }
 
 const fn workspace_alias(settings: &Settings) -> &'static str {
+    let [usual, crewagent] = WORKSPACE;
     match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => "workspace",
-        Dialect::Crewagent => "project",
+        Dialect::Standard | Dialect::Miniclaw => usual,
+        Dialect::Crewagent => crewagent,
     }
 }
 
