@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pattern::{Hosts, PathName, Paths, Reach, host_of, path_pattern};
+use crate::pattern::{Hosts, PathName, Paths, Reach, path_pattern};
 use crate::rule_text::Example;
 use crate::tool::is_same_mount;
 use crate::{Assurance, Bit, BitSet, Decision, MCP, Place, Question, Sensitivity, Touch, Verb, sensitivity};
@@ -157,7 +157,8 @@ impl Rule {
         }
     }
 
-    /// The line that takes this touch out of the rule, where there is one that takes nothing else out.
+    /// The line that takes this touch out of the rule, where there is one that leaves the rest: of a file nothing else goes,
+    /// of a host what is below the path.
     pub(crate) fn exception(&self, touch: &Touch) -> Option<String> {
         if touch.verb == Verb::Run {
             return None;
@@ -176,10 +177,13 @@ impl Rule {
         if written.is_none() && (self.effects.is_empty() || !self.effects.iter().all(alike)) {
             return None;
         }
-        let pattern =
-            |name: &str| if fetches { format!("!{}", host_of(name)) } else { format!("!{}", path_pattern(name)) };
         let mut patterns: Vec<String> = written.into_iter().flatten().cloned().collect();
-        patterns.extend(touch.place.names().map(pattern));
+        for name in touch.place.names() {
+            match fetches {
+                true => patterns = Hosts::written_without(&patterns, name)?,
+                false => patterns.push(format!("!{}", path_pattern(name))),
+            }
+        }
         Some(format!("{key} = {}", quoted(&patterns)))
     }
 
