@@ -116,6 +116,10 @@ impl<T: Tool> Face<T> {
 }
 
 impl<T: Tool> Face<T> {
+    pub(crate) fn name(&self) -> Cow<'static, str> {
+        self.definition.name.clone()
+    }
+
     fn render(&self, outcome: T::Outcome, notes: Notes) -> String {
         match self.render {
             Render::Value(render) => render(outcome, notes),
@@ -127,6 +131,8 @@ impl<T: Tool> Face<T> {
 /// A face bound to its tool, with the types gone: what a catalog holds.
 pub(crate) trait Offer: Send + Sync {
     fn definition(&self) -> &Definition;
+    /// What the tool is called, in every dialect.
+    fn names(&self) -> &[Cow<'static, str>];
     fn quick(&self) -> bool;
     fn stops_itself(&self) -> bool;
     fn time(&self, limits: &Limits) -> Duration;
@@ -148,13 +154,14 @@ pub(crate) enum Ran {
     Rest(Vec<Touch>, Box<dyn Planned>),
 }
 
-pub(crate) fn bind<T: Tool>(tool: Arc<T>, face: Face<T>) -> Arc<dyn Offer> {
-    Arc::new(Bound { tool, face: Arc::new(face) })
+pub(crate) fn bind<T: Tool>(tool: Arc<T>, face: Face<T>, names: Arc<[Cow<'static, str>]>) -> Arc<dyn Offer> {
+    Arc::new(Bound { tool, face: Arc::new(face), names })
 }
 
 struct Bound<T: Tool> {
     tool: Arc<T>,
     face: Arc<Face<T>>,
+    names: Arc<[Cow<'static, str>]>,
 }
 
 struct BoundPlan<T: Tool> {
@@ -166,6 +173,10 @@ struct BoundPlan<T: Tool> {
 impl<T: Tool> Offer for Bound<T> {
     fn definition(&self) -> &Definition {
         &self.face.definition
+    }
+
+    fn names(&self) -> &[Cow<'static, str>] {
+        &self.names
     }
 
     fn quick(&self) -> bool {

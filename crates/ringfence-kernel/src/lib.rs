@@ -67,7 +67,7 @@ pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{
     CODE, Context, Effect, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Review, SEARCH,
-    Sought, Tool, Touch, Verb,
+    Sought, Tool, Touch, Verb, WORKSPACE,
 };
 pub use visible::{visible, visible_line};
 pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};

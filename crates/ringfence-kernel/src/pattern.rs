@@ -185,6 +185,16 @@ impl Hosts {
         Ok(Self { written: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
     }
 
+    /// The patterns with this place of the network taken out, where that can be written and leaves something of each that is
+    /// about the host.
+    pub(crate) fn written_without(patterns: &[String], place: &str) -> Option<Vec<String>> {
+        let pattern = host_pattern(place)?;
+        let out = Host::parse(&pattern).ok()?;
+        let patterns: Vec<String> = patterns.iter().cloned().chain([format!("!{pattern}")]).collect();
+        let left = Self::parse(&patterns).ok()?;
+        (!left.include.iter().any(|host| host.is_within(&out)) && !left.contain(place, Reach::Wide)).then_some(patterns)
+    }
+
     /// `target` is `host:port`, with `/path` behind it where that is known.
     pub(crate) fn contain(&self, target: &str, reach: Reach) -> bool {
         let (host, path) = split_path(target);
@@ -269,6 +279,13 @@ impl Host {
         Ok(Self { name, port, path: Prefix(path.unwrap_or_default().to_owned()) })
     }
 
+    /// Whether another one has all of this, but perhaps for ports.
+    fn is_within(&self, other: &Self) -> bool {
+        let path = if self.path.0.is_empty() { "/" } else { &self.path.0 };
+        let same = matches!((&self.name, &other.name), (HostName::Exact(one), HostName::Exact(other)) if one == other);
+        same && (other.path.0.is_empty() || other.path.is_about(Some(path), Reach::Narrow))
+    }
+
     fn is(&self, name: &str, port: Option<u16>, reach: Reach) -> bool {
         let named = match &self.name {
             HostName::Any => true,
@@ -297,9 +314,10 @@ fn split_path(text: &str) -> (&str, Option<&str>) {
     text.find('/').map_or((text, None), |at| (&text[..at], Some(&text[at..])))
 }
 
-/// The host and its port of a place of the network.
-pub(crate) fn host_of(place: &str) -> &str {
-    split_path(place).0
+/// The pattern that means this place of the network and what is below its path, where one can be written.
+pub(crate) fn host_pattern(place: &str) -> Option<String> {
+    let host = Host::parse(place).ok()?;
+    (matches!(host.name, HostName::Exact(_)) && host.port.is_some()).then(|| place.to_owned())
 }
 
 /// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.

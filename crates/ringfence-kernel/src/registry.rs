@@ -51,9 +51,10 @@ impl Registry {
     }
 
     pub fn register<T: Tool>(&mut self, tool: T, faces: impl IntoIterator<Item = Face<T>>) -> Result<(), NameTaken> {
-        let tool = Arc::new(tool);
+        let (tool, faces) = (Arc::new(tool), Vec::from_iter(faces));
+        let names: Arc<[_]> = faces.iter().map(Face::name).collect();
         for face in faces {
-            let offer = bind(Arc::clone(&tool), face);
+            let offer = bind(Arc::clone(&tool), face, Arc::clone(&names));
             let Definition { dialect, name, .. } = offer.definition();
             if self.get(*dialect, name).is_some() {
                 return Err(NameTaken { dialect: *dialect, name: name.clone() });
@@ -92,13 +93,13 @@ impl Registry {
         missing.map_or(Ok(()), |name| Err(self.no_such_tool(dialect, name)))
     }
 
-    /// The tools that a session in `dialect` is offered.
+    /// The tools that a session in `dialect` is offered. Who calls chooses the dialect, so a choice means a tool by each of its
+    /// names.
     pub fn catalog(&self, dialect: Dialect, choice: &Choice) -> Result<Catalog, NoSuchTool> {
         self.require_anywhere(dialect, choice.allow.iter().flatten().chain(&choice.deny).map(String::as_str))?;
         let offered = |offer: &&Arc<dyn Offer>| {
-            let Definition { dialect: of, name, .. } = offer.definition();
-            let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| is_called(name, wanted));
-            *of == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
+            let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| is_one_of(offer.names(), wanted));
+            offer.definition().dialect == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
         };
         Ok(Catalog { offers: self.offers.iter().filter(offered).cloned().collect() })
     }
@@ -139,6 +140,11 @@ impl Catalog {
         self.openai_functions().into_iter().map(|function| json!({"type": "function", "function": function})).collect()
     }
 
+    /// Whether a tool of the session has this name too, in whatever dialect.
+    pub(crate) fn is_called(&self, tool: &str, wanted: &str) -> bool {
+        is_called(tool, wanted) || self.offer(tool).is_some_and(|offer| is_one_of(offer.names(), wanted))
+    }
+
     pub(crate) fn offer(&self, name: &str) -> Option<&Arc<dyn Offer>> {
         self.offers.iter().find(|offer| is_called(&offer.definition().name, name))
     }
@@ -155,6 +161,10 @@ fn comes_and_goes(name: &str) -> bool {
 /// Some APIs allow no dot in a name; a hyphen stands for it there.
 pub(crate) fn is_called(name: &str, wanted: &str) -> bool {
     name == wanted || (name.contains('.') && name.replace('.', "-") == wanted)
+}
+
+fn is_one_of(names: &[Cow<'static, str>], wanted: &str) -> bool {
+    names.iter().any(|name| is_called(name, wanted))
 }
 
 impl fmt::Debug for Registry {

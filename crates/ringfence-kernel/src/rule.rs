@@ -8,9 +8,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pattern::{Hosts, PathName, Paths, Reach, host_of, path_pattern};
-use crate::registry::is_called;
+use crate::pattern::{Hosts, PathName, Paths, Reach, path_pattern};
 use crate::rule_text::Example;
+use crate::tool::is_same_mount;
 use crate::{Assurance, Bit, BitSet, Decision, MCP, Place, Question, Sensitivity, Touch, Verb, sensitivity};
 
 /// A rule that was checked.
@@ -114,7 +114,7 @@ impl Rule {
         let one_of = |names: &[String], name: Option<&str>| {
             names.is_empty() || name.is_some_and(|name| names.iter().any(|one| one == name))
         };
-        (self.tools.is_empty() || self.tools.iter().any(|name| is_called(tool, name)))
+        (self.tools.is_empty() || self.tools.iter().any(|name| session.catalog.is_called(tool, name)))
             && one_of(&self.agents, session.agent.as_deref())
             && one_of(&self.principals, Some(&session.principal.name))
             && self.in_jail.is_none_or(|in_jail| in_jail == question.in_jail)
@@ -135,7 +135,8 @@ impl Rule {
         // What moves can be read under its new name.
         let reads = |verb: Verb| reach == Reach::Wide && verb == Verb::MoveAway && self.effects.contains(&Verb::Read);
         seen.may_be(|verb| self.effects.is_empty() || self.effects.contains(&verb) || reads(verb))
-            && (self.mounts.is_empty() || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| mount == of)))
+            && (self.mounts.is_empty()
+                || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| is_same_mount(mount, of))))
             && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.contain(&name.path, reach)))
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
@@ -156,7 +157,8 @@ impl Rule {
         }
     }
 
-    /// The line that takes this touch out of the rule, where there is one that takes nothing else out.
+    /// The line that takes this touch out of the rule, where there is one that leaves the rest: of a file nothing else goes,
+    /// of a host what is below the path.
     pub(crate) fn exception(&self, touch: &Touch) -> Option<String> {
         if touch.verb == Verb::Run {
             return None;
@@ -175,10 +177,13 @@ impl Rule {
         if written.is_none() && (self.effects.is_empty() || !self.effects.iter().all(alike)) {
             return None;
         }
-        let pattern =
-            |name: &str| if fetches { format!("!{}", host_of(name)) } else { format!("!{}", path_pattern(name)) };
         let mut patterns: Vec<String> = written.into_iter().flatten().cloned().collect();
-        patterns.extend(touch.place.names().map(pattern));
+        for name in touch.place.names() {
+            match fetches {
+                true => patterns = Hosts::written_without(&patterns, name)?,
+                false => patterns.push(format!("!{}", path_pattern(name))),
+            }
+        }
         Some(format!("{key} = {}", quoted(&patterns)))
     }
 

@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grants::narrowest;
-use crate::pattern::{host_of, path_pattern};
+use crate::pattern::{host_pattern, path_pattern};
 use crate::rule::{Seen, quoted};
 use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, RuleText, Touch, Verb, Verdict};
 
@@ -254,22 +254,22 @@ fn grant(layer: Layer, rule: &Rule, touch: &Touch, tool: &str) -> Option<String>
         }
         // What is asked because of its name, or because of what happened before, is not to be waved through.
         Layer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.when.is_empty() => None,
-        Layer::Preset => Some(allowing(touch, tool)),
+        Layer::Preset => allowing(touch, tool),
         Layer::Managed | Layer::Grants | Layer::Trusted | Layer::Workspace => None,
     }
 }
 
-/// The rule that allows a tool this very place.
-fn allowing(touch: &Touch, tool: &str) -> String {
+/// The rule that allows a tool this very place, where one can be written.
+fn allowing(touch: &Touch, tool: &str) -> Option<String> {
     let names: Vec<String> = match touch.verb {
-        Verb::Fetch => touch.place.names().map(|name| host_of(name).to_owned()).collect(),
+        Verb::Fetch => touch.place.names().map(host_pattern).collect::<Option<_>>()?,
         _ => touch.place.names().map(path_pattern).collect(),
     };
     let place = match touch.verb {
-        Verb::Run => return format!("{{ decision = \"allow\", tool = {} }}", quoted(&[tool])),
+        Verb::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quoted(&[tool]))),
         Verb::Fetch => format!("host = {}", quoted(&names)),
         Verb::External => format!("effect = \"external\", path = {}", quoted(&names)),
         _ => format!("mount = {}, path = {}", quoted(&[&touch.place.mount]), quoted(&names)),
     };
-    format!("{{ decision = \"allow\", tool = {}, {place} }}", quoted(&[tool]))
+    Some(format!("{{ decision = \"allow\", tool = {}, {place} }}", quoted(&[tool])))
 }

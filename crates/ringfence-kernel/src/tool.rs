@@ -95,6 +95,15 @@ pub struct Plan<W> {
     pub work: W,
 }
 
+/// The names of the workspace as a mount: what most dialects call it, and what `crewagent` does. Whoever calls chooses the
+/// dialect, so a rule means it by either name, and no other mount has one of them.
+pub const WORKSPACE: [&str; 2] = ["workspace", "project"];
+
+/// Whether two names are those of one mount.
+pub(crate) fn is_same_mount(one: &str, other: &str) -> bool {
+    one == other || (WORKSPACE.contains(&one) && WORKSPACE.contains(&other))
+}
+
 /// The mount that stands for the network: its paths are `host:port`, and `host:port/path` where the path is known.
 pub const NET: &str = "net";
 

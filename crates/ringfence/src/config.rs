@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_fs::{Durability, NameRule, Rights};
 use ringfence_kernel::{
-    Choice, Decision, Dialect, Layer, Limits, MCP, NET, Preset, Rule, RuleText, Rules, SEARCH, nearest,
+    Choice, Decision, Dialect, Layer, Limits, MCP, NET, Preset, Rule, RuleText, Rules, SEARCH, WORKSPACE, nearest,
 };
 use ringfence_sandbox::Fallback;
 use serde::Deserialize;
@@ -469,11 +469,8 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
 
 /// A rule about a mount that is not there may be a rule for another day, or a slip.
 fn warn_of_mount(rule: &Rule, mounts: &[Mounted]) -> Option<String> {
-    let known: Vec<&str> = mounts
-        .iter()
-        .map(|mount| mount.alias.as_str())
-        .chain(["workspace", "project", "state", MCP, NET, SEARCH])
-        .collect();
+    let known: Vec<&str> =
+        mounts.iter().map(|mount| mount.alias.as_str()).chain(WORKSPACE).chain(["state", MCP, NET, SEARCH]).collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     let source = rule.source().unwrap_or_default();

@@ -30,6 +30,7 @@ pub mod mcp_config;
 pub mod mode;
 mod owner;
 mod page;
+mod pasts;
 mod policy_text;
 pub mod prompt;
 mod rules_config;

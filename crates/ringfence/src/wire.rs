@@ -16,7 +16,7 @@ use ringfence_fs::{
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
     Dialect, Egress, Grant, GrantedRules, Host, NameTaken, NoSuchTool, Parts, Policy as _, Principal, Registry, Rule,
-    Session, Store as _, StoreLost, ToolError, Word,
+    Session, Store as _, StoreLost, ToolError, WORKSPACE, Word,
 };
 
 use ringfence_sandbox::{Jail, Toolchain};
@@ -63,6 +63,8 @@ pub enum WireError {
     Run(#[from] RunError),
     #[error(transparent)]
     Fence(#[from] FenceError),
+    #[error("`{0}` is a name of the workspace itself; call the other mount something else")]
+    MountName(String),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
     WorkspaceFile(ToolError),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
@@ -123,6 +125,8 @@ pub fn directory_of(settings: &Settings, environment: &Environment) -> Result<St
 pub struct Seat {
     /// The session that goes on, and what it has been through.
     pub resumed: Option<(String, BitSet)>,
+    /// The bits of the session, where it shares them with others.
+    pub bits: Bits,
     /// Hears every record, once the audit log has it.
     pub ear: Option<Box<dyn AuditSink>>,
     /// What the session is tightened to, while it goes on.
@@ -133,12 +137,20 @@ pub struct Seat {
 #[derive(Debug)]
 enum Who {
     Agent,
-    /// Our own agent, the session that it goes on with, and what that is tightened to.
-    Own(Option<(String, BitSet)>, Modes),
+    Own(Own),
     /// An agent behind a client of the Model Context Protocol.
     Client(Roots),
     /// Somebody who typed a command, and is the one who would be asked about it.
     Person,
+}
+
+/// Our own agent.
+#[derive(Debug)]
+struct Own {
+    /// The session that it goes on with.
+    resumed: Option<String>,
+    bits: Bits,
+    modes: Modes,
 }
 
 impl Who {
@@ -146,7 +158,7 @@ impl Who {
     fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
-            Self::Own(..) => "agent",
+            Self::Own(_) => "agent",
             Self::Client(_) => "mcp",
         }
     }
@@ -174,8 +186,12 @@ pub fn wire_own(
     approver: Box<dyn Approver>,
     seat: Seat,
 ) -> Result<Wired, WireError> {
-    let Seat { resumed, ear, modes } = seat;
-    wire_for(Who::Own(resumed, modes), settings, environment, Ends { approver, tap: ear })
+    let Seat { resumed, bits, ear, modes } = seat;
+    let resumed = resumed.map(|(id, been_through)| {
+        been_through.iter().for_each(|bit| bits.raise(bit));
+        id
+    });
+    wire_for(Who::Own(Own { resumed, bits, modes }), settings, environment, Ends { approver, tap: ear })
 }
 
 /// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
@@ -211,7 +227,7 @@ struct Ends {
 fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, ends: Ends) -> Result<Wired, WireError> {
     let around = surroundings(&settings, environment);
     let path = match &who {
-        Who::Agent | Who::Own(..) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
+        Who::Agent | Who::Own(_) | Who::Client(_) => resolve_workspace(settings.workspace.as_deref(), &around)?,
         // Where there is no workspace, there are no changes either.
         Who::Person => find_workspace(settings.workspace.as_deref(), &around)?,
     };
@@ -230,7 +246,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {
         Who::Person => Joined::default(),
-        Who::Agent | Who::Own(..) | Who::Client(_) => {
+        Who::Agent | Who::Own(_) | Who::Client(_) => {
             let egress: Arc<dyn Egress> = Arc::new(Proxy::new(Arc::clone(&net)));
             let reach = Reach { workspace: fence.workspace(workspace_alias(&settings)), egress: Some(egress) };
             join(&mut registry, &settings, environment, reach)?
@@ -256,16 +272,15 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
     }
-    let resumed = match &mut who {
-        Who::Own(resumed, _) => resumed.take(),
-        Who::Agent | Who::Client(_) | Who::Person => None,
+    let (resumed, bits) = match &mut who {
+        Who::Own(own) => (own.resumed.take(), own.bits.clone()),
+        Who::Agent | Who::Client(_) | Who::Person => (None, Bits::default()),
     };
-    let (id, been_through) = resumed.unwrap_or_else(|| (new_session_id(who.prefix()), BitSet::default()));
     let session = Session {
-        id,
+        id: resumed.unwrap_or_else(|| new_session_id(who.prefix())),
         principal: match &who {
             Who::Agent => Principal::agent("command line"),
-            Who::Own(..) => Principal::agent("agent"),
+            Who::Own(_) => Principal::agent("agent"),
             Who::Client(_) => Principal::agent("MCP client"),
             Who::Person => Principal::person("person at the command line"),
         },
@@ -273,9 +288,8 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog,
-        bits: Bits::default(),
+        bits,
     };
-    been_through.iter().for_each(|bit| session.bits.raise(bit));
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;
@@ -285,7 +299,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     let host = Host::new(Parts {
         policy: match who {
             Who::Client(roots) => Box::new(Narrowed { policy, roots }),
-            Who::Own(_, modes) => Box::new(Tightened { policy, modes }),
+            Who::Own(Own { modes, .. }) => Box::new(Tightened { policy, modes }),
             Who::Agent | Who::Person => Box::new(policy),
         },
         approver: ends.approver,
@@ -327,6 +341,9 @@ fn mounts(
     let mount = |alias: &str, path: PathBuf, rights| MountSpec { alias: alias.to_owned(), path, rights };
     let mut others = Vec::new();
     for Mounted { alias, path, rights } in &settings.mounts {
+        if WORKSPACE.contains(&alias.as_str()) {
+            return Err(WireError::MountName(alias.clone()));
+        }
         others.push(mount(alias, resolve_mount(path, &surroundings(settings, environment))?, *rights));
     }
     others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), Rights::ReadWrite)));
@@ -373,9 +390,10 @@ pub(crate) fn jails(settings: &Settings, environment: &Environment) -> ringfence
 }
 
 const fn workspace_alias(settings: &Settings) -> &'static str {
+    let [usual, crewagent] = WORKSPACE;
     match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => "workspace",
-        Dialect::Crewagent => "project",
+        Dialect::Standard | Dialect::Miniclaw => usual,
+        Dialect::Crewagent => crewagent,
     }
 }
 

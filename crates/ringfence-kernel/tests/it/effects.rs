@@ -70,6 +70,38 @@ async fn a_plan_that_does_more_than_its_tool_says_is_refused() {
 }
 
 #[test]
+fn a_tool_that_is_chosen_by_one_name_is_chosen_by_all() {
+    let mut registry = Registry::new();
+    let faces = || {
+        [
+            Face::standard::<Args, Args>("liar"),
+            Face::miniclaw::<Args>("lie", |_| String::new()),
+            Face::crewagent::<Args, Args>("fs.liar"),
+        ]
+    };
+    registry.register(Liar, faces()).unwrap();
+    registry
+        .register(Liar, [Face::standard::<Args, Args>("other"), Face::crewagent::<Args, Args>("fs.other")])
+        .unwrap();
+    assert!(registry.register(Liar, faces()).is_err());
+    let offered = |dialect, choice: &Choice| -> Vec<String> {
+        registry.catalog(dialect, choice).unwrap().list().map(|tool| tool.name.to_string()).collect()
+    };
+    for name in ["liar", "lie", "fs.liar", "fs-liar"] {
+        let names = || [name.to_owned()].into();
+        let (none, one) = (Choice { deny: names(), allow: None }, Choice { allow: Some(names()), ..Choice::default() });
+        for (dialect, own, other) in [
+            (Dialect::Standard, "liar", Some("other")),
+            (Dialect::Miniclaw, "lie", None),
+            (Dialect::Crewagent, "fs.liar", Some("fs.other")),
+        ] {
+            assert_eq!(offered(dialect, &none), Vec::from_iter(other), "{name}");
+            assert_eq!(offered(dialect, &one), [own], "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_is_said_about_a_tool_follows_from_its_verbs() {
     let cases: [(&'static [Verb], [bool; 3]); 9] = [
         (&[], [true, false, false]),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_agent::{Agent, Front, History};
-use ringfence_kernel::Approver;
+use ringfence_kernel::{Approver, Bits};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -154,6 +154,7 @@ impl Server {
                 environment: &environment,
                 front: front as Arc<dyn Front>,
                 modes: its_modes,
+                bits: Bits::default(),
                 also: None,
             };
             making.make(id.as_deref())

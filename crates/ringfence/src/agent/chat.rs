@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_agent::{Agent, Event, Front, History, Outcome};
-use ringfence_kernel::{visible, visible_line};
+use ringfence_kernel::{Bits, visible, visible_line};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -99,6 +99,7 @@ impl Chat<'_> {
             environment: self.environment,
             front,
             modes: mode::Modes::default(),
+            bits: Bits::default(),
             also: None,
         };
         let made = making.make(resume)?;

@@ -16,7 +16,7 @@ use clap::Args;
 use ringfence_agent::provider::Kind;
 use ringfence_agent::{Event, Front, provider};
 use ringfence_fs::{Verified, verify};
-use ringfence_kernel::Assurance;
+use ringfence_kernel::{Assurance, Bits};
 use serde_json::{Value, json};
 
 use super::fronts::{Progress, Writer};
@@ -76,6 +76,7 @@ pub(crate) fn demo(environment: &Environment, options: &DemoOptions, voice: Voic
         front: shown,
         approver,
         modes: Modes::default(),
+        bits: Bits::default(),
         also: None,
     };
     let made = making.make(None)?;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ringfence_agent::{Ability, Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap, probe};
-use ringfence_kernel::{Approver, AuditSink, visible, visible_line};
+use ringfence_kernel::{Approver, AuditSink, Bits, visible, visible_line};
 use tokio_util::sync::CancellationToken;
 
 use self::chat::Chat;
@@ -141,7 +141,8 @@ pub(crate) fn agent(
         }
     };
     let approver = approver(&settings, environment, &front);
-    let making = Making { settings, environment, model, front, approver, modes: Modes::default(), also: None };
+    let (modes, bits) = Default::default();
+    let making = Making { settings, environment, model, front, approver, modes, bits, also: None };
     let made = making.make(resume.as_deref())?;
     let outcome = one_prompt(made, &prompt)?;
     if let Some(answers) = answers {
@@ -204,6 +205,8 @@ pub(crate) struct Making<'a> {
     pub(crate) front: Arc<dyn Front>,
     pub(crate) approver: Box<dyn Approver>,
     pub(crate) modes: Modes,
+    /// The bits of its session, where others have the same.
+    pub(crate) bits: Bits,
     /// Who else hears every record.
     pub(crate) also: Option<Box<dyn AuditSink>>,
 }
@@ -221,7 +224,7 @@ pub(crate) struct Made {
 impl Making<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn make(self, resume: Option<&str>) -> Result<Made, Failure> {
-        let Self { settings, environment, model, front, approver, modes, also } = self;
+        let Self { settings, environment, model, front, approver, modes, bits, also } = self;
         let sessions = Sessions::new(&settings.state);
         let directory = crate::wire::directory_of(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
@@ -236,6 +239,7 @@ impl Making<'_> {
             ear: Some(Box::new(All(std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone()))
                 .chain(also)
                 .collect()))),
+            bits,
             modes,
         };
         let wired = wire_own(settings, environment, approver, seat)?;

@@ -47,6 +47,7 @@ use self::runs::Runs;
 use self::sessions::Sittings;
 use crate::config::{Environment, Flags, Settings};
 use crate::mcp::ENVELOPE;
+use crate::pasts::Pasts;
 use crate::store::SqliteStore;
 use crate::tokens::Tokens;
 use crate::wire::WireError;
@@ -63,10 +64,11 @@ pub(crate) struct Ingredients {
     pub(crate) rate: u32,
 }
 
-/// What is heard of before anybody listens: the feed that every host of the server tells.
+/// What is there before anybody listens: the feed that every host of the server tells, and what tokens have been through.
 #[derive(Debug)]
 pub(crate) struct Before {
     feed: Feed,
+    pasts: Pasts,
     ingredients: Ingredients,
 }
 
@@ -78,6 +80,7 @@ struct Api {
     houses: Houses,
     feed: Feed,
     waits: Waits,
+    pasts: Pasts,
     sittings: Sittings,
     runs: Runs,
     streams: Streams,
@@ -113,12 +116,17 @@ impl Drop for Opened {
 
 impl Before {
     pub(crate) fn new(ingredients: Ingredients) -> Self {
-        Self { feed: Feed::new(), ingredients }
+        Self { feed: Feed::new(), pasts: Pasts::default(), ingredients }
     }
 
     /// What a host of the same server tells its records.
     pub(crate) fn tap(&self) -> Box<dyn AuditSink> {
         Box::new(self.feed.clone())
+    }
+
+    /// What the tokens of the same server have been through.
+    pub(crate) fn pasts(&self) -> Pasts {
+        self.pasts.clone()
     }
 
     /// Opens the API at an address.
@@ -129,7 +137,7 @@ impl Before {
         origins: &[String],
         stop: CancellationToken,
     ) -> Result<Opened, WireError> {
-        let Self { feed, ingredients } = self;
+        let Self { feed, pasts, ingredients } = self;
         let Ingredients { flags, environment, tokens, wait, rate } = ingredients;
         let longest = usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
         let (waits, program) = (Waits::new(wait), environment.program.clone());
@@ -140,6 +148,7 @@ impl Before {
             houses: Houses::new(flags, environment, feed.clone(), waits.clone())?,
             feed,
             waits,
+            pasts,
             sittings: Sittings::default(),
             runs: Runs::default(),
             streams: Streams::default(),

@@ -31,6 +31,7 @@ use crate::lock::lock;
 use crate::mode::Modes;
 use crate::store::Shelf;
 use crate::tokens::{Owner, secret};
+use crate::wire::directory_of;
 
 /// Runs that are under way at once.
 const MOST: usize = 32;
@@ -245,7 +246,9 @@ impl Api {
         let which = Which { agent: kept.view.agent.clone(), ..Which::of(Some(&kept.view.workspace)) };
         let (settings, environment) = self.houses.settings(&which)?;
         let (front, also) = (Arc::clone(&told) as Arc<dyn Front>, Box::new(self.feed.clone()));
+        let (pasts, owner) = (self.pasts.clone(), kept.owner.clone());
         let made = spawn_blocking(move || {
+            let directory = directory_of(&settings, &environment)?;
             let asks = || Box::new(Announced { approver: Box::new(AtDesk), front: Arc::clone(&front) }) as _;
             let making = Making {
                 model: open_model(&settings.model, &environment)?,
@@ -254,6 +257,7 @@ impl Api {
                 settings,
                 environment: &environment,
                 modes: Modes::default(),
+                bits: pasts.of(&owner, &directory),
                 also: Some(also),
             };
             making.make(resume.as_deref())

@@ -1,7 +1,8 @@
 //! Sessions of the API: begun by who has a token, on a workspace that the user declared, and theirs alone.
 //!
-//! A session is on disk before anybody is told of it. One that comes back after a restart counts as having been through
-//! everything: what it saw before is not known any more.
+//! A session is on disk before anybody is told of it. What one has been through, all of the same token on the same workspace
+//! have. One that comes back after a restart counts as having been through everything: what it saw before is not known any
+//! more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -212,6 +213,7 @@ impl Api {
             .map_err(|error| Problem::bad(format!("limits: {error}")))?;
         let session = Arc::new(Session {
             limits: model.limits.tightened(&keys.over(&model.limits)),
+            bits: self.pasts.of(&kept.owner, &wired.directory),
             ..model.like(&view.id, Principal::agent(&view.principal))
         });
         let (calls, changes, count) = Default::default();

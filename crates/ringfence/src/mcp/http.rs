@@ -100,8 +100,10 @@ impl Front {
     ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
+        let talks = Talks::new(wired, api.pasts());
         let api = api.open(&wired.settings, address, &listening.origins, stop.clone()).await?;
-        let router = Router::new().route("/mcp", any(enter)).with_state(self.door(wired, listening, address, &stop));
+        let door = self.door(wired, talks, listening, address, &stop);
+        let router = Router::new().route("/mcp", any(enter)).with_state(door);
         let router = router.merge(api.router.clone());
         listens(address);
         let serving = connections::serve(listener, router, CONNECTIONS, stop.clone());
@@ -117,7 +119,14 @@ impl Front {
         Ok(())
     }
 
-    fn door(&self, wired: &Wired, listening: Listening, address: SocketAddr, stop: &CancellationToken) -> Door {
+    fn door(
+        &self,
+        wired: &Wired,
+        talks: Talks,
+        listening: Listening,
+        address: SocketAddr,
+        stop: &CancellationToken,
+    ) -> Door {
         let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE));
         let longest = longest.unwrap_or(usize::MAX);
         let names = ["localhost", "127.0.0.1", "[::1]"];
@@ -128,11 +137,10 @@ impl Front {
             .with_allowed_hosts(names.map(str::to_owned).into_iter().chain([address.ip().to_string()]))
             .with_allowed_origins(own.into_iter().chain(listening.origins))
             .enforce_origin_validation();
-        let (served, model) = (Served::new(self, wired), Arc::clone(&wired.session));
-        let (talks, places) = (Talks::default(), Places::default());
+        let (served, places) = (Served::new(self, wired), Places::default());
         let new = move || {
             let taken = places.take(MOST).ok_or_else(|| io::Error::other("there are too many sessions"))?;
-            let guest = Guest { talks: talks.clone(), model: Arc::clone(&model), taken, own: OnceLock::new() };
+            let guest = Guest { talks: talks.clone(), taken, own: OnceLock::new() };
             Ok(inside(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new())))
         };
         let mut sessions = LocalSessionManager::default();

@@ -14,6 +14,8 @@ use tokio::sync::{Mutex as Line, MutexGuard};
 use super::client::Era;
 use super::put_off::PutOff;
 use super::tools::Handed;
+use crate::pasts::Pasts;
+use crate::wire::Wired;
 
 /// Whether the client was asked what it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,22 +68,35 @@ impl Talk {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Visitor(pub(super) Arc<str>);
 
-impl Visitor {
-    /// A session of theirs.
-    fn session(&self, model: &Session, id: String) -> Arc<Session> {
-        Arc::new(model.like(id, Principal::agent(&*self.0)))
-    }
+/// The talks of visitors.
+#[derive(Clone, Debug)]
+pub(super) struct Talks {
+    /// What sessions are like.
+    model: Arc<Session>,
+    /// The workspace, by a name that no other directory has.
+    directory: Arc<str>,
+    /// What visitors have been through there.
+    pasts: Pasts,
+    /// Of those whose protocol has no sessions: one each.
+    lasting: Arc<Mutex<HashMap<Visitor, Arc<Talk>>>>,
 }
 
-/// The talks of visitors whose protocol has no sessions: one each.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Talks(Arc<Mutex<HashMap<Visitor, Arc<Talk>>>>);
-
 impl Talks {
-    /// The talk of a visitor. There are as many as there are tokens.
-    pub(super) fn of(&self, visitor: &Visitor, model: &Session) -> Arc<Talk> {
-        let mut talks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Talk::new(visitor.session(model, format!("http-{}", visitor.0)));
+    pub(super) fn new(wired: &Wired, pasts: Pasts) -> Self {
+        let (model, directory) = (Arc::clone(&wired.session), Arc::from(wired.directory.as_str()));
+        Self { model, directory, pasts, lasting: Arc::default() }
+    }
+
+    /// A talk of a visitor.
+    fn begin(&self, visitor: &Visitor, id: String) -> Arc<Talk> {
+        let bits = self.pasts.of(&visitor.0, &self.directory);
+        Talk::new(Arc::new(Session { bits, ..self.model.like(id, Principal::agent(&*visitor.0)) }))
+    }
+
+    /// The one talk of a visitor. There are as many as there are tokens.
+    fn lasting(&self, visitor: &Visitor) -> Arc<Talk> {
+        let mut talks = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || self.begin(visitor, format!("http-{}", visitor.0));
         Arc::clone(talks.entry(visitor.clone()).or_insert_with(new))
     }
 }
@@ -115,8 +130,6 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) talks: Talks,
-    /// What sessions are like.
-    pub(super) model: Arc<Session>,
     #[expect(dead_code, reason = "it is given back with the connection")]
     pub(super) taken: Taken,
     /// Whose connection it is, where it has a session of its own.
@@ -133,12 +146,12 @@ impl Source {
         let visitor = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Visitor>());
         let visitor = visitor.ok_or_else(|| ErrorData::internal_error("nobody was let in", None))?;
         if era == Era::Stateless {
-            return Ok(guest.talks.of(visitor, &guest.model));
+            return Ok(guest.talks.lasting(visitor));
         }
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
-        let new = || (visitor.clone(), Talk::new(visitor.session(&guest.model, id)));
+        let new = || (visitor.clone(), guest.talks.begin(visitor, id));
         match guest.own.get_or_init(new) {
             (owner, talk) if owner == visitor => Ok(Arc::clone(talk)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
@@ -157,7 +170,7 @@ impl Source {
     pub(super) fn model(&self) -> &Session {
         match self {
             Self::Given(talk) => &talk.session,
-            Self::Door(guest) => &guest.model,
+            Self::Door(guest) => &guest.talks.model,
         }
     }
 

@@ -400,7 +400,7 @@ pub(crate) fn scripted(site: &Site) -> String {
 }
 
 /// Waits until a run is over, and gives it.
-fn over(caller: &Caller<'_>, run: &str) -> Value {
+pub(crate) fn over(caller: &Caller<'_>, run: &str) -> Value {
     for _ in 0..600 {
         let run = caller.get(&format!("/v1/runs/{run}"));
         if run["state"] != "running" {

@@ -12,6 +12,7 @@ mod agent_crash;
 mod agent_wire;
 mod api;
 mod api_client;
+mod api_rules;
 mod api_walls;
 mod approval_table;
 mod audit;

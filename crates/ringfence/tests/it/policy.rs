@@ -438,8 +438,10 @@ fn a_rule_about_a_tool_or_a_mount_that_is_not_there_is_pointed_out() {
         }
     }
     // One config serves every dialect.
-    let text = "rules = [{ decision = \"deny\", tool = [\"fs.read\", \"list_dir\"] }]";
-    assert_eq!(outcome(&call(&site, text, "read_file", &json!({"path": "README.md"}))), "ok");
+    for (tools, expected) in [("[\"fs.search\", \"list_dir\"]", "ok"), ("\"fs.read\"", "PERMISSION_DENIED")] {
+        let text = format!("rules = [{{ decision = \"deny\", tool = {tools} }}]");
+        assert_eq!(outcome(&call(&site, &text, "read_file", &json!({"path": "README.md"}))), expected, "{tools}");
+    }
     let text = "rules = [{ decision = \"deny\", mount = \"@workspaec\" }, { decision = \"deny\", mount = \"state\" }]";
     let said = call(&site, text, "read_file", &json!({"path": "README.md"}));
     assert_eq!(outcome(&said), "ok");

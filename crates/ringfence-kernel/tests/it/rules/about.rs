@@ -29,7 +29,8 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(about(json!({"decision": "deny", "principal": "test"}), write("a")));
     assert!(!about(json!({"decision": "deny", "principal": "writer"}), write("a")));
     assert!(about(json!({"decision": "deny", "mount": "@workspace"}), write("a")));
-    assert!(!about(json!({"decision": "deny", "mount": "pkg"}), write("a")));
+    assert!(about(json!({"decision": "deny", "mount": "project", "match": "read @workspace/a"}), write("a")));
+    assert!(!about(json!({"decision": "deny", "mount": "pkg", "not_match": "read @project/a"}), write("a")));
     assert!(!about(json!({"decision": "deny", "path": "**"}), touch(Verb::Fetch, "docs.rs:443")));
     assert!(!about(json!({"decision": "deny", "secret": false}), touch(Verb::Fetch, "docs.rs:443")));
     assert!(about(json!({"decision": "deny", "mount": "net"}), touch(Verb::Fetch, "docs.rs:443")));

@@ -168,6 +168,7 @@ fn the_line_that_would_grant_does() {
         touch(Verb::Delete, "@types/x"),
         touch_through(Verb::Overwrite, "a", Some("b/{c}")),
         touch(Verb::Fetch, "docs.rs:8443"),
+        touch(Verb::Fetch, "docs.rs:8443/a/b"),
     ] {
         let before = decide_with(&Rules::of(Preset::Ask), std::slice::from_ref(&touch), &[]);
         let granted = rule(from_line(&before.grant.unwrap()));
@@ -186,6 +187,61 @@ fn the_line_that_would_grant_does() {
     let lifted = docs(path);
     assert_eq!(decide_with(&lifted, &touches, &[]).decision, Allow);
     assert_eq!(decide(&lifted, Verb::Overwrite, "docs/c"), Deny);
+}
+
+/// What would lift a denial by a rule about these hosts, if there is such a line.
+#[track_caller]
+fn lifts(hosts: Value, asked: &str, expected: Option<&str>) {
+    let denying = |hosts: Value| user([json!({"decision": "deny", "host": hosts}), json!({"decision": "allow"})]);
+    let denied = decide_with(&denying(hosts.clone()), &[touch(Verb::Fetch, asked)], &[]);
+    assert_eq!((denied.decision, denied.grant.as_deref()), (Deny, expected), "{hosts} {asked}");
+    assert_eq!(denied.reason.contains("would lift this"), expected.is_some(), "{}", denied.reason);
+    let Some(line) = expected else { return };
+    let lifted = denying(serde_json::from_str(line.strip_prefix("host = ").unwrap()).unwrap());
+    assert_eq!(decide(&lifted, Verb::Fetch, asked), Allow, "{line}");
+    for other in ["docs.rs:443/private", "docs.rs:443/private/b", "docs.rs:80/private/a", "docs.rs:443"] {
+        let before = decide(&denying(hosts.clone()), Verb::Fetch, other);
+        assert_eq!(decide(&lifted, Verb::Fetch, other), before, "{line}: {other}");
+    }
+}
+
+#[test]
+fn what_would_lift_a_denial_of_a_host_leaves_the_rest_of_the_rule() {
+    let asked = "docs.rs:443/private/a";
+    lifts(json!("docs.rs/private"), asked, Some(r#"host = ["docs.rs/private", "!docs.rs:443/private/a"]"#));
+    lifts(json!("docs.rs:443/private"), asked, Some(r#"host = ["docs.rs:443/private", "!docs.rs:443/private/a"]"#));
+    lifts(json!("docs.rs"), asked, Some(r#"host = ["docs.rs", "!docs.rs:443/private/a"]"#));
+    lifts(json!(["*.rs", "!x.rs"]), asked, Some(r#"host = ["*.rs", "!x.rs", "!docs.rs:443/private/a"]"#));
+    lifts(json!("*"), "b.rs:443", Some(r#"host = ["*", "!b.rs:443"]"#));
+    lifts(json!("*"), "b.rs:443/", Some(r#"host = ["*", "!b.rs:443/"]"#));
+    // Nothing would be left of what the rule says about the host.
+    for (hosts, asked) in [
+        ("docs.rs:443/private", "docs.rs:443/private"),
+        ("docs.rs/private", "docs.rs:443/private/"),
+        ("docs.rs/private", "docs.rs:443"),
+        ("docs.rs", "docs.rs:443/"),
+        ("docs.rs", "docs.rs:443"),
+    ] {
+        lifts(json!(hosts), asked, None);
+        lifts(json!(["*.org", hosts]), asked, None);
+    }
+    // What no pattern can say.
+    for path in ["a%20b", "a/../b", "a//b", "a;b", "@a", "a*"] {
+        lifts(json!("docs.rs"), &format!("docs.rs:443/{path}"), None);
+    }
+    lifts(json!("*"), "*.rs:443/a", None);
+}
+
+#[test]
+fn a_host_is_offered_with_the_path_that_was_asked_for() {
+    let offered = |asked: &str| decide_with(&Rules::of(Preset::Ask), &[touch(Verb::Fetch, asked)], &[]).grant;
+    for place in ["docs.rs:443", "docs.rs:443/", "docs.rs:443/std", "docs.rs:8443/std/vec/", "[::1]:80/a"] {
+        let line = format!(r#"{{ decision = "allow", tool = "write_file", host = "{place}" }}"#);
+        assert_eq!(offered(place), Some(line));
+    }
+    for place in ["docs.rs:443/a%20b", "docs.rs:443/a;b", "docs.rs:443/@a", "*.rs:443/a", "!docs.rs:443/a", "docs.rs"] {
+        assert_eq!(offered(place), None, "{place}");
+    }
 }
 
 #[test]

@@ -216,3 +216,16 @@ fn a_log_goes_where_config_says() {
     // Where every record is lost, no reply is given.
     assert_eq!(call("/dev/full").code, Some(2));
 }
+
+#[test]
+fn no_other_mount_has_a_name_of_the_workspace() {
+    let site = Site::new();
+    for (name, dialect) in
+        ["workspace", "project"].into_iter().flat_map(|name| ["standard", "crewagent"].map(|d| (name, d)))
+    {
+        let mount = format!("{name}={}:ro", site.outside.display());
+        let said = site.run(&["--dialect", dialect, "--mount", &mount, "tools"]);
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains(&format!("`{name}` is a name of the workspace")), "{said:?}");
+    }
+}

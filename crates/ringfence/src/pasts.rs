@@ -1,0 +1,25 @@
+//! What the tokens of a server have been through, each on each workspace.
+//!
+//! Whoever may begin one session may begin another, and would leave behind what the first one has seen. So all sessions
+//! of a token on a workspace have the same bits, by whatever front and in whatever dialect they were begun.
+//!
+//! Not here: what the bits are (the kernel's `bits.rs`), and keeping them after the server: a session that comes back counts
+//! as having been through everything.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use ringfence_kernel::Bits;
+
+use crate::lock::lock;
+
+/// Bits by token and workspace. There are as many as tokens have called with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pasts(Arc<Mutex<HashMap<(String, String), Bits>>>);
+
+impl Pasts {
+    /// The bits of every session of a token on a workspace, which goes by the name that no other directory has.
+    pub(crate) fn of(&self, token: &str, directory: &str) -> Bits {
+        lock(&self.0).entry((token.to_owned(), directory.to_owned())).or_default().clone()
+    }
+}
