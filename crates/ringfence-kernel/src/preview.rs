@@ -19,6 +19,8 @@ const MOST_REAL: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
     summary: String,
+    /// What else there is to say, a line each.
+    lines: Vec<String>,
     body: Body,
     fingerprint: String,
     secret: bool,
@@ -64,6 +66,13 @@ impl Preview {
     /// would do something else than is shown.
     pub fn new(summary: &str, fingerprint: impl Into<String>) -> Self {
         Self { summary: visible_line(summary), fingerprint: fingerprint.into(), ..Self::default() }
+    }
+
+    /// Says more on a line of its own, above the body: however long it is, nothing else is cut off for it.
+    #[must_use]
+    pub fn line(mut self, text: &str) -> Self {
+        self.lines.push(visible_line(text));
+        self
     }
 
     #[must_use]
@@ -124,8 +133,10 @@ impl Preview {
     /// The same for a channel that others hear: without the body, if that shows a secret.
     #[must_use]
     pub fn redacted(&self) -> Self {
-        let body = if self.secret { Body::None } else { self.body.clone() };
-        Self { body, secret: false, ..self.clone() }
+        match self.secret {
+            true => Self { lines: Vec::new(), body: Body::None, secret: false, ..self.clone() },
+            false => self.clone(),
+        }
     }
 
     pub fn summary(&self) -> &str {
@@ -147,13 +158,16 @@ impl Preview {
 
     /// All of it as plain text.
     pub fn text(&self) -> String {
+        let mut text = self.summary.clone();
+        for line in &self.lines {
+            let _ = write!(text, "\n{line}");
+        }
         match &self.body {
-            Body::None => self.summary.clone(),
-            Body::Diff(text) | Body::Text(text) | Body::Code(text) | Body::Url(text) => {
-                format!("{}\n{text}", self.summary)
+            Body::None => {}
+            Body::Diff(body) | Body::Text(body) | Body::Code(body) | Body::Url(body) => {
+                let _ = write!(text, "\n{body}");
             }
             Body::List(List { entries, more }) => {
-                let mut text = self.summary.clone();
                 for Entry { path, size, kind } in entries {
                     let _ = match *kind {
                         "file" => write!(text, "\n{path} ({size} bytes)"),
@@ -163,9 +177,9 @@ impl Preview {
                 if *more > 0 {
                     let _ = write!(text, "\n… and {more} more");
                 }
-                text
             }
         }
+        text
     }
 }
 
@@ -183,13 +197,15 @@ mod tests {
         assert_eq!(list.text(), "delete\na\\u{a}b (3 bytes)\nd (directory)\n… and 7 more");
         let url = Preview::new("fetch", "f").with(Body::Url("https://a/\u{200b}\n".to_owned()));
         assert_eq!(url.text(), "fetch\nhttps://a/\\u{200b}\\u{a}");
+        let lines = Preview::new("run", "f").line("a\x1b\nb").line("c").with(Body::Code("d".to_owned()));
+        assert_eq!((lines.text().as_str(), lines.summary()), ("run\na\\u{1b}\\u{a}b\nc\nd", "run"));
     }
 
     #[test]
     fn a_channel_that_others_hear_gets_no_secret() {
         let preview = Preview::new("write `.env`", "f").with(Body::Diff("+KEY=1".to_owned()));
         assert_eq!(preview.redacted(), preview);
-        let secret = preview.secret_if(true);
+        let secret = preview.line("KEY is new").secret_if(true);
         assert!(secret.is_secret() && secret.text().contains("KEY"));
         assert_eq!((secret.redacted().text().as_str(), secret.redacted().fingerprint()), ("write `.env`", "f"));
     }

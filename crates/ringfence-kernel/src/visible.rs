@@ -17,12 +17,21 @@ const ROOM: usize = 64;
 
 /// Text of several lines.
 pub fn visible(text: &str) -> String {
+    lines(text, LONGEST_LINE)
+}
+
+/// The same with lines as long as they are, for what somebody asked for and wants all of.
+pub fn visible_whole(text: &str) -> String {
+    lines(text, usize::MAX)
+}
+
+fn lines(text: &str, longest: usize) -> String {
     let mut shown = String::with_capacity(text.len());
     for (number, line) in text.split('\n').enumerate() {
         if number > 0 {
             shown.push('\n');
         }
-        push_line(&mut shown, line, |c| c == '\t');
+        push_line(&mut shown, line, longest, |c| c == '\t');
     }
     shown
 }
@@ -30,11 +39,11 @@ pub fn visible(text: &str) -> String {
 /// Text that must stay one line, such as a name: a newline or a tab in it is an escape too.
 pub fn visible_line(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    push_line(&mut shown, text, |_| false);
+    push_line(&mut shown, text, LONGEST_LINE, |_| false);
     shown
 }
 
-fn push_line(shown: &mut String, line: &str, is_plain: impl Fn(char) -> bool) {
+fn push_line(shown: &mut String, line: &str, longest: usize, is_plain: impl Fn(char) -> bool) {
     let (mut count, mut cut) = (0, shown.len());
     for c in line.chars() {
         let before = shown.len();
@@ -47,10 +56,10 @@ fn push_line(shown: &mut String, line: &str, is_plain: impl Fn(char) -> bool) {
         }
         // All but the return is one character or plain ASCII.
         count += if c == '\r' || shown.len() - before == c.len_utf8() { 1 } else { shown.len() - before };
-        if count <= LONGEST_LINE - ROOM {
+        if count <= longest - ROOM {
             cut = shown.len();
         }
-        if count > LONGEST_LINE {
+        if count > longest {
             shown.truncate(cut);
             let _ = write!(shown, "… (cut: the line has {} characters)", line.chars().count());
             return;
@@ -71,7 +80,7 @@ fn is_misleading(c: char) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{LONGEST_LINE, is_misleading, visible, visible_line};
+    use super::{LONGEST_LINE, is_misleading, visible, visible_line, visible_whole};
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
@@ -113,6 +122,12 @@ mod tests {
         // An escape is shown whole or not at all.
         let escapes = visible(&"\u{202e}".repeat(1000));
         assert!(escapes.contains("\\u{202e}… (cut: the line has 1000 characters)"), "{escapes}");
+    }
+
+    #[test]
+    fn what_is_wanted_whole_is_not_cut() {
+        let line = "x".repeat(3 * LONGEST_LINE);
+        assert_eq!(visible_whole(&format!("{line}\x1b[2J\n\t{line}")), format!("{line}\\u{{1b}}[2J\n\t{line}"));
     }
 
     proptest! {

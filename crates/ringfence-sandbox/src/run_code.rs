@@ -200,20 +200,49 @@ impl Program {
         env
     }
 
+    /// Where it may connect to stands in the first line, before anything that could be long, and all of it is shown.
     fn preview(&self) -> Preview {
         let lines = self.code.lines().count();
         let mut summary = format!("run {} code of {lines} line(s)", self.language.name());
+        let mut hosts = lines_of(&self.network).into_iter();
+        if let Some(first) = hosts.next() {
+            let _ = write!(summary, ", which may reach {}", first.join(", "));
+            let more: usize = hosts.as_slice().iter().map(|hosts| hosts.len()).sum();
+            if more > 0 {
+                let _ = write!(summary, " and {more} more");
+            }
+        }
+        let mut preview = Preview::new(&summary, "");
+        for more in hosts {
+            preview = preview.line(&format!("and may reach {}", more.join(", ")));
+        }
         if !self.args.is_empty() {
-            let _ = write!(summary, " with the arguments {:?}", self.args);
+            preview = preview.line(&format!("with the arguments {:?}", self.args));
         }
         if !self.env.is_empty() {
-            let _ = write!(summary, " and the variables {:?}", self.env);
+            preview = preview.line(&format!("with the variables {:?}", self.env));
         }
-        if !self.network.is_empty() {
-            let _ = write!(summary, ", which may reach {}", self.network.join(", "));
-        }
-        Preview::new(&summary, "").with(Body::Code(self.code.clone()))
+        preview.with(Body::Code(self.code.clone()))
     }
+}
+
+/// Hosts, as many in a line as are shown of one.
+fn lines_of(hosts: &[String]) -> Vec<&[String]> {
+    const LONGEST: usize = 1500;
+    let mut lines = Vec::new();
+    let mut left = hosts;
+    while !left.is_empty() {
+        let mut length = 0;
+        let fits = |host: &&String| {
+            length += host.len() + 2;
+            length <= LONGEST
+        };
+        // A host that is longer than a line has one of its own.
+        let (line, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+        lines.push(line);
+        left = rest;
+    }
+    lines
 }
 
 /// The two halves of a call.

@@ -1,7 +1,7 @@
 //! `web_fetch`: a page of the web, or of a host that the user allows.
 //!
-//! Nothing is looked up, let alone sent, before the policy or a person said yes to the host. Where that host sends on to
-//! another one, that is a plan of its own: judged, asked about and recorded before anything goes there.
+//! Nothing is looked up, let alone sent, before the policy or a person said yes to it. Where a host sends on to, another
+//! one or a part of its own, is a plan of its own: judged, asked about and recorded before anything goes there.
 //!
 //! Not here: which addresses may be reached (`address.rs`, `net.rs`), and what pages become (`page.rs`, `html.rs`).
 
@@ -29,6 +29,9 @@ use crate::target::Target;
 
 /// More headers than this are no request.
 const MOST_HEADERS: usize = 64;
+
+/// It is sent on no more often than this, whatever the limits say.
+const MOST_REDIRECTS: u64 = 100;
 
 pub(crate) fn register(registry: &mut Registry, net: Arc<Net>) -> Result<(), NameTaken> {
     registry.register(WebFetch { net }, [Face::standard::<StandardArgs, Value>("web_fetch")])
@@ -170,7 +173,7 @@ struct Fetched {
     bytes: usize,
     truncated: bool,
     hops: Vec<String>,
-    /// To a host that nobody has judged yet.
+    /// To where nobody has judged yet.
     sent_on: Option<Box<Work>>,
 }
 
@@ -204,7 +207,7 @@ impl Tool for WebFetch {
         let left = work.within.saturating_sub(work.spent);
         // Whatever the host answers, a stranger wrote it.
         cx.raise(Bit::SawUntrusted);
-        Ok(block_on(cx, left, self.follow_origin(work, cx.limits, began))?)
+        Ok(block_on(cx, left, self.ask_once(work, cx.limits, began))?)
     }
 
     /// With some time for what comes before and after the request itself.
@@ -221,35 +224,28 @@ impl Tool for WebFetch {
 
     fn leave(&self, work: Work, refused: ToolError) -> Result<Fetched, ToolError> {
         let from = work.hops.last().map(String::as_str).unwrap_or_default();
-        let hint = format!("`{from}` sends on to `{}`, which was not fetched", work.target.authority());
+        let hint = format!("`{from}` sends on to `{}`, which was not fetched", work.target.touch(NET).place.shown);
         Err(refused.hint(&hint).detail("redirectedTo", work.target.to_string()))
     }
 }
 
 impl WebFetch {
-    /// Asks, and follows where it is sent on to, as long as that is the same host.
-    async fn follow_origin(&self, mut work: Work, limits: &Limits, began: Instant) -> Result<Fetched, WebError> {
-        let bounds = Bounds::of(limits);
-        loop {
-            let answer = exchange(&self.net, &work.target, &work.ask, bounds).await?;
-            let Some(location) = location(answer.status, &answer.headers) else {
-                return fetched(work, answer, limits);
-            };
-            let next = work.target.join(&location, self.net.private())?;
-            work.hops.push(work.target.to_string());
-            if work.hops.len() as u64 > limits.fetch_redirects {
-                return Err(WebError::Redirects(limits.fetch_redirects, next.authority()));
-            }
-            let to_same_origin = work.target.same_origin(&next);
-            let ask = work.ask.clone().sent_on(answer.status, to_same_origin);
-            if !to_same_origin {
-                let spent = work.spent + began.elapsed();
-                let (format, within, hops) = (work.format, work.within, work.hops.clone());
-                let sent_on = Some(Box::new(Work { target: next, ask, format, within, spent, hops }));
-                return Ok(Fetched { sent_on, ..fetched(work, answer, limits)? });
-            }
-            work = Work { target: next, ask, ..work };
+    /// Asks, and follows nowhere: the policy can say something else to each part of a host.
+    async fn ask_once(&self, work: Work, limits: &Limits, began: Instant) -> Result<Fetched, WebError> {
+        let answer = exchange(&self.net, &work.target, &work.ask, Bounds::of(limits)).await?;
+        let Some(location) = location(answer.status, &answer.headers) else {
+            return fetched(work, answer, limits);
+        };
+        let target = work.target.join(&location, self.net.private())?;
+        let hops: Vec<String> = work.hops.iter().cloned().chain([work.target.to_string()]).collect();
+        let most = limits.fetch_redirects.min(MOST_REDIRECTS);
+        if hops.len() as u64 > most {
+            return Err(WebError::Redirects(most, target.authority()));
         }
+        let ask = work.ask.clone().sent_on(answer.status, work.target.same_origin(&target));
+        let spent = work.spent + began.elapsed();
+        let sent_on = Work { target, ask, format: work.format, within: work.within, spent, hops };
+        Ok(Fetched { sent_on: Some(Box::new(sent_on)), ..fetched(work, answer, limits)? })
     }
 }
 

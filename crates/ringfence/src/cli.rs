@@ -3,6 +3,7 @@
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_line};
+use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_line, visible_whole};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -370,7 +371,7 @@ fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
 
 /// A record in one line of text.
 fn for_people(line: &str) -> String {
-    let Ok(record) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
+    let Ok(record) = serde_json::from_str::<Value>(line) else { return visible_line(line) };
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     let paths = record["touches"].as_array().into_iter().flatten();
     let real = |touch: &Value| touch["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
@@ -408,11 +409,15 @@ fn standard_input(most: u64) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Programs get the bytes of the reply and no others; a person also gets their prompt on a new line.
+/// Programs get the bytes of the reply and no others. A person also gets their prompt on a new line, and whatever it is,
+/// nothing in it that a terminal would obey.
 fn print(text: &str, code: u8) -> Result<u8, Failure> {
     let mut out = std::io::stdout().lock();
-    let end = if out.is_terminal() && !text.ends_with('\n') { "\n" } else { "" };
-    write!(out, "{text}{end}").and_then(|()| out.flush()).map_err(Failure::Output)?;
+    let text = match out.is_terminal() {
+        true => Cow::Owned(visible_whole(text) + if text.ends_with('\n') { "" } else { "\n" }),
+        false => Cow::Borrowed(text),
+    };
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)?;
     Ok(code)
 }
 
@@ -425,9 +430,10 @@ impl Voice {
     }
 }
 
-/// Standard error is for people; if they closed it, there is nobody to tell.
+/// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
+/// such as a line of a workspace's own file.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "ringfence: {text}");
+    let _ = writeln!(std::io::stderr(), "ringfence: {}", visible(text));
 }
 
 /// An error with its causes, for the person in charge.

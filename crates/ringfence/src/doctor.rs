@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum as _;
+use ringfence_kernel::visible;
 use ringfence_sandbox::{Fallback, Standing, Wall, falls_back, probe};
 use serde_json::json;
 
@@ -25,7 +26,8 @@ pub(crate) fn examine(
     let verdict = Verdict::of(&walls, fallback);
     let text = match json {
         true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
-        false => as_text(&walls, &verdict) + &gates(clients) + &started(servers),
+        // Some of it is what other programs said.
+        false => visible(&(as_text(&walls, &verdict) + &gates(clients) + &started(servers))),
     };
     (text, !matches!(verdict, Verdict::Never(_)))
 }

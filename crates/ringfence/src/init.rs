@@ -46,6 +46,7 @@ pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptio
         true => (commented(EXAMPLE), NEXT_FOR_USER),
         false => (for_workspace(&workspace), NEXT_FOR_WORKSPACE),
     };
+    let place = if flags.workspace.is_some() && !options.user { " in the directory that you named" } else { "" };
     if options.print {
         return Ok(Done::Print(text));
     }
@@ -63,17 +64,18 @@ pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptio
         ErrorKind::AlreadyExists => InitError::IsThere(shown.clone()),
         _ => InitError::Write(shown.clone(), error),
     })?;
-    Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\n{next}")))
+    Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
 }
 
-const NEXT_FOR_WORKSPACE: &str = "Next:
-  ringfence policy show                 what may be done here without asking, and why
-  ringfence doctor                      which walls stand on this machine
-  ringfence mcp install claude-code     the tools in the agent that you have (or codex, zed, …)
-  ringfence agent \"what is here?\"       or our own agent
+/// Without the option, commands are about the default workspace and not about where they are typed.
+const NEXT_FOR_WORKSPACE: &str = ":
+  ringfence policy show --workspace .               what may be done here without asking, and why
+  ringfence doctor --workspace .                    which walls stand on this machine
+  ringfence mcp install claude-code --workspace .   the tools in the agent that you have (or codex, zed, …)
+  ringfence agent --workspace . \"what is here?\"     or our own agent
 ";
 
-const NEXT_FOR_USER: &str = "Next: take the `#` away from what you want otherwise, and see
+const NEXT_FOR_USER: &str = ": take the `#` away from what you want otherwise, and see
   ringfence policy show                 what may be done without asking, and why
   ringfence agent --health              whether your model can be reached
 ";

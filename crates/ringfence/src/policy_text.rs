@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use ringfence_kernel::{Assurance, Decision, Explained, Explanation, Layer, Rule, Rules, Verdict, visible_line};
+use ringfence_kernel::{
+    Assurance, Decision, Explained, Explanation, Layer, Rule, Rules, Verdict, visible_line, visible_whole,
+};
 
 /// Every layer with its rules, in the order in which they decide.
 pub(crate) fn show(rules: &Rules) -> String {
@@ -13,7 +15,7 @@ pub(crate) fn show(rules: &Rules) -> String {
         let _ = writeln!(text, "{}{}", layer.name(), remark(layer));
         for rule in rules {
             let said = rule.source().or(rule.remark()).map(|said| format!("  # {said}")).unwrap_or_default();
-            let _ = writeln!(text, "  {rule}{said}");
+            let _ = writeln!(text, "  {}", visible_whole(&format!("{rule}{said}")));
         }
     }
     text
@@ -36,7 +38,8 @@ pub(crate) fn offered(sha256: &str, rules: &[Rule]) -> String {
         format!("the workspace's ringfence.toml (SHA-256 {sha256}) allows, where nobody above says otherwise:\n");
     for rule in rules {
         let source = rule.source().map(|source| format!("  # {source}")).unwrap_or_default();
-        let _ = writeln!(text, "  {}{source}", visible_line(&rule.to_string()));
+        // Whole: what is cut off would be allowed too.
+        let _ = writeln!(text, "  {}", visible_whole(&format!("{rule}{source}")));
     }
     text
 }
@@ -57,15 +60,17 @@ pub(crate) fn explain(explanation: &Explanation) -> String {
     ];
     for (name, said) in lines {
         if let Some(said) = said {
-            let _ = writeln!(text, "{name}: {said}");
+            let _ = writeln!(text, "{name}: {}", visible_line(said));
         }
     }
     for Explained { touch, verdict } in touches {
-        let _ = writeln!(text, "- {} `{}`: {}", touch.verb.as_str(), touch.place.shown, decided(verdict));
+        let place = visible_line(&touch.place.shown);
+        let _ = writeln!(text, "- {} `{place}`: {}", touch.verb.as_str(), decided(verdict));
     }
     text
 }
 
 fn decided(verdict: &Verdict) -> String {
-    format!("{} by the rule `{}` in the layer {}", verdict.decision.name(), verdict.rule, verdict.layer.name())
+    let rule = visible_line(&verdict.rule);
+    format!("{} by the rule `{rule}` in the layer {}", verdict.decision.name(), verdict.layer.name())
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime};
 use ringfence_fs::PLAIN_FILE_FLAGS;
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Principal, Word, visible_line,
+    visible_whole,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -83,7 +84,7 @@ impl Terminal {
     pub fn confirm(&self, text: &str, question: &str) -> io::Result<bool> {
         let _asking = Asking::new();
         let mut terminal = open_terminal()?;
-        write!(terminal, "{text}")?;
+        write!(terminal, "{}", visible_whole(text))?;
         tcflush(&terminal, QueueSelector::IFlush)?;
         write!(terminal, "{question} [yes/no] ")?;
         let mut said = String::new();

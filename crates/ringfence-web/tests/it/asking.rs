@@ -1,7 +1,7 @@
 //! Who decides about a host, when, and what is recorded of it.
 
 use ringfence_kernel::Bit;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{Names, Server, Setup, World, news, page, path_of, sends_on};
@@ -97,6 +97,71 @@ fn where_a_host_sends_on_to_is_asked_about_and_recorded_before_anything_goes_the
             format!("end two.example.org:{port}/there"),
         ]
     );
+}
+
+/// Rules that allow `/public` of a host and say something else to `/private`, and a `POST` that is sent on by 307.
+fn sent_on_within(to: &'static str, private: &str, approves: bool) -> (World, Server, Value) {
+    let (world, server) = world(
+        |server| {
+            let host = format!("one.example.org:{}", server.at.port());
+            let rules = vec![
+                json!({"decision": "allow", "host": [format!("{host}/public")]}),
+                json!({"decision": private, "host": [format!("{host}/private")]}),
+            ];
+            Setup { rules, approves, ..Setup::default() }
+        },
+        move |head, _| match path_of(head) {
+            "/public/x" => format!("HTTP/1.1 307 x\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"),
+            path => page(&format!("at {path}")),
+        },
+    );
+    let url = format!("http://one.example.org:{}/public/x", server.at.port());
+    let reply = world.fetch(json!({"url": url, "method": "POST", "body": "BODY"}));
+    (world, server, reply)
+}
+
+#[test]
+fn a_redirect_within_what_is_allowed_is_followed_without_a_question_and_recorded() {
+    let (world, server, reply) = sent_on_within("/public/y?z", "deny", false);
+    assert_eq!(reply["value"]["body"], "at /public/y?z", "{reply}");
+    assert!(server.heads()[1].starts_with("POST /public/y?z ") && server.heads()[1].ends_with("BODY"));
+    assert!(world.asked.lock().unwrap().is_empty());
+    let host = format!("one.example.org:{}", server.at.port());
+    assert_eq!(
+        world.trace.lock().unwrap().clone(),
+        [format!("begin {host}/public/x"), format!("begin {host}/public/y"), format!("end {host}/public/y"),]
+    );
+}
+
+#[test]
+fn a_redirect_to_a_part_of_the_host_that_is_denied_is_not_followed() {
+    let (world, server, reply) = sent_on_within("/private/collect", "deny", true);
+    assert_eq!(reply["error"]["code"], "PERMISSION_DENIED", "{reply}");
+    let message = reply["error"]["message"].as_str().unwrap();
+    let host = format!("one.example.org:{}", server.at.port());
+    assert!(message.contains(&format!("sends on to `{host}/private/collect`, which was not fetched")), "{message}");
+    assert_eq!(server.hits(), 1);
+    assert!(world.asked.lock().unwrap().is_empty());
+    assert_eq!(
+        world.trace.lock().unwrap().clone(),
+        [format!("begin {host}/public/x"), format!("end PermissionDenied {host}/public/x")]
+    );
+}
+
+#[test]
+fn a_redirect_to_a_part_of_the_host_that_is_asked_about_waits_for_a_yes() {
+    let (world, server, reply) = sent_on_within("/private/collect", "ask", false);
+    assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{reply}");
+    assert_eq!((server.hits(), world.asked.lock().unwrap().len()), (1, 1));
+
+    let (world, server, reply) = sent_on_within("/private/collect", "ask", true);
+    assert_eq!(reply["value"]["body"], "at /private/collect", "{reply}");
+    let host = format!("one.example.org:{}", server.at.port());
+    let shown = world.asked.lock().unwrap()[0].preview.clone();
+    for words in [format!("POST http://{host}/private/collect"), format!("which http://{host}/public/x sends on to")] {
+        assert!(shown.contains(&words), "{shown}");
+    }
+    assert!(world.trace.lock().unwrap().contains(&format!("begin {host}/private/collect")));
 }
 
 #[test]

@@ -145,11 +145,11 @@ which says `{word}`. You can read it; the agent tries to.
 
 const NEXT: &str = "
 == What to try next
-  ringfence doctor                      which walls stand on this machine
-  ringfence init                        a commented config for the directory that you are in
-  ringfence mcp install claude-code     the tools in the agent that you have (or codex, zed, …)
-  ringfence agent \"what is here?\"       our own agent, with a model of yours
-  ringfence serve                       the page: watch, decide and undo in a browser
+  ringfence doctor                                  which walls stand on this machine
+  ringfence init                                    a commented config for the directory that you are in
+  ringfence mcp install claude-code --workspace .   the tools in the agent that you have (or codex, zed, …)
+  ringfence agent --workspace . \"what is here?\"     our own agent, with a model of yours
+  ringfence serve --workspace .                     the page: watch, decide and undo in a browser
 ";
 
 /// Shows what happens, and looks out for what must not.

@@ -5,8 +5,6 @@
 //! Not here: changing settings (`install.rs`).
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -15,12 +13,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::jsonc;
+use super::settings_file::look;
 use crate::config::Environment;
 
 /// What our entry is called.
 pub(super) const NAME: &str = "ringfence";
-
-const LONGEST_FILE: u64 = 4 << 20;
 
 /// A client that is known well enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -149,7 +146,7 @@ impl Client {
 
     /// What a file says, as far as it can be read.
     fn read(self, file: &Path) -> Option<Value> {
-        let text = read(file).ok()?;
+        let text = look(file).ok()?;
         match self.format() {
             Format::Json => jsonc::value(&text),
             Format::Toml => serde_json::to_value(text.parse::<toml::Table>().ok()?).ok(),
@@ -273,13 +270,6 @@ impl Client {
             }
         }
     }
-}
-
-/// A file of settings, if it is not too long.
-pub(super) fn read(file: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    fs::File::open(file)?.take(LONGEST_FILE).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 fn texts(list: &Value) -> impl Iterator<Item = &str> {

@@ -3,27 +3,24 @@
 //! An entry is put into the text of the file as it is, and nothing else of it changes: where that cannot be done safely, the
 //! entry is printed for the user to put in. Nothing is written that was not shown before.
 //!
-//! Not here: which files those are (`clients.rs`).
+//! Not here: which files those are (`clients.rs`), and how they are read and replaced (`settings_file.rs`).
 
-use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use ringfence_fs::yaml_mapping;
 use serde_json::{Map, Value, json};
 
-use super::clients::{Client, Format, NAME, Places, read};
+use super::clients::{Client, Format, NAME, Places};
 use super::jsonc;
+use super::settings_file::{Contents, SettingsFile, Untouched};
 
 /// Why nothing was planned or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error("the home directory is not known, so neither is the client's file")]
     NoHome,
-    #[error("{0} cannot be read")]
-    Read(String, #[source] io::Error),
-    #[error("{0} cannot be written")]
-    Write(String, #[source] io::Error),
+    #[error("{file} is left as it is: {why}; put this in yourself:\n\n{entry}")]
+    Untouched { file: String, why: Untouched, entry: String },
     #[error("{0} has an entry `{NAME}` already; take it out first to have a new one")]
     There(String),
     #[error("{file} is not written in a way that can be added to safely; put this in yourself:\n\n{entry}")]
@@ -41,6 +38,8 @@ pub(crate) struct Setting<'a> {
 #[derive(Debug)]
 pub(crate) struct Change {
     file: PathBuf,
+    at: SettingsFile,
+    before: Contents,
     /// What is added.
     entry: String,
     after: String,
@@ -58,21 +57,9 @@ impl Change {
 
     /// Writes it, all or nothing.
     pub(crate) fn write(&self) -> Result<(), InstallError> {
-        let name = self.file.display().to_string();
-        let write = || {
-            let directory = self.file.parent().ok_or(io::ErrorKind::InvalidInput)?;
-            fs::create_dir_all(directory)?;
-            let new = directory.join(format!(".{NAME}-{}.tmp", std::process::id()));
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
-            file.write_all(self.after.as_bytes())?;
-            file.sync_all()?;
-            // What a user made private stays so.
-            if let Ok(old) = fs::metadata(&self.file) {
-                file.set_permissions(old.permissions())?;
-            }
-            fs::rename(&new, &self.file)
-        };
-        write().map_err(|error| InstallError::Write(name, error))
+        let untouched =
+            |why| InstallError::Untouched { file: self.file.display().to_string(), why, entry: self.entry.clone() };
+        self.at.replace(&self.before, &self.after).map_err(untouched)
     }
 }
 
@@ -80,18 +67,20 @@ impl Change {
 pub(crate) fn plan(client: Client, setting: &Setting<'_>, places: Places<'_>) -> Result<Change, InstallError> {
     let file = client.files(places).into_iter().next().ok_or(InstallError::NoHome)?;
     let name = file.display().to_string();
-    let before = match read(&file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(InstallError::Read(name, error)),
+    let with = |before: &str| match client.format() {
+        Format::Toml => with_table(before, setting),
+        Format::Yaml => with_extension(before, setting),
+        Format::Json => with_member(before, client, setting),
     };
-    let (entry, after) = match client.format() {
-        Format::Toml => with_table(&before, setting),
-        Format::Yaml => with_extension(&before, setting),
-        Format::Json => with_member(&before, client, setting),
+    let read = || {
+        let at = SettingsFile::at(&file, places.workspace)?;
+        let before = at.read()?;
+        Ok((at, before))
     };
+    let (at, before) = read().map_err(|why| InstallError::Untouched { file: name.clone(), why, entry: with("").0 })?;
+    let (entry, after) = with(&before.text);
     match after {
-        Added::Text(after) => Ok(Change { file, entry, after, advice: client.advice() }),
+        Added::Text(after) => Ok(Change { file, at, before, entry, after, advice: client.advice() }),
         Added::There => Err(InstallError::There(name)),
         Added::Cannot => Err(InstallError::ByHand { file: name, entry }),
     }

@@ -27,6 +27,7 @@ mod put_off;
 mod resources;
 pub mod roots;
 mod server;
+mod settings_file;
 mod talk;
 mod tools;
 

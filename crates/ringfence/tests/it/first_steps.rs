@@ -85,6 +85,31 @@ fn a_config_to_begin_with_is_read_and_changes_nothing() {
 }
 
 #[test]
+fn what_is_advised_after_init_is_about_the_directory_that_it_was_for() {
+    for named in [false, true] {
+        let site = Site::new();
+        let directory = if named { &site.workspace } else { &site.current };
+        let mut init = site.bare();
+        init.arg("init");
+        if named {
+            init.arg("--workspace").arg(directory);
+        }
+        let written = said(init.output().unwrap()).out;
+        assert_eq!(written.contains("Next in the directory that you named:"), named, "{written}");
+        let rule = "[[rules]]\nname = \"of this directory\"\ndecision = \"deny\"\npath = \"x\"\n";
+        std::fs::write(directory.join("ringfence.toml"), rule).unwrap();
+        let advised: Vec<&str> = written.lines().filter_map(|line| line.strip_prefix("  ringfence ")).collect();
+        assert_eq!(advised.len(), 4, "{written}");
+        for line in advised {
+            assert!(line.contains("--workspace . "), "{line}");
+        }
+        let show = ["policy", "show", "--workspace", "."];
+        let shown = said(site.bare().current_dir(directory).args(show).output().unwrap());
+        assert!(shown.out.contains("of this directory"), "{shown:?}");
+    }
+}
+
+#[test]
 fn a_link_in_the_place_of_the_config_is_not_followed() {
     let site = Site::new();
     let target = site.outside.join("new");

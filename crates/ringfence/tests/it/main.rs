@@ -50,6 +50,7 @@ mod slow;
 mod store;
 #[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
 mod store_suite;
+mod strangers;
 mod swapped;
 mod terminal;
 mod undo;

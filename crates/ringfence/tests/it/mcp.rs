@@ -251,6 +251,50 @@ fn a_client_is_told_about_the_server_only_after_the_change_was_shown() {
     assert_eq!(site.run(&["mcp", "install", "claude-code", "--yes"]).code, Some(2), "it is there already");
 }
 
+/// A workspace that somebody else made, with a link where a client's settings would be, and what is at its end.
+#[test]
+fn settings_are_not_written_by_way_of_a_link_of_the_workspace() {
+    let site = site();
+    std::fs::write(site.outside.join("config.json"), r#"{"auths": {"registry": "SECRET"}}"#).unwrap();
+    std::os::unix::fs::symlink("../outside/config.json", site.workspace.join(".mcp.json")).unwrap();
+    std::os::unix::fs::symlink("../outside", site.workspace.join(".vscode")).unwrap();
+    let before = walk(&site.outside);
+    for (client, link) in [("claude-code", ".mcp.json"), ("vscode", ".vscode")] {
+        for arguments in [&["mcp", "install", client] as &[&str], &["mcp", "install", client, "--yes"]] {
+            let said = site.run(arguments);
+            assert_eq!(said.code, Some(2), "{said:?}");
+            let advice = format!("is left as it is: `{link}` is a link; put this in yourself:\n\n{{");
+            assert!(said.err.contains(&advice) && said.err.contains("\"--workspace\""), "{}", said.err);
+            assert!(!said.err.contains("SECRET") && !said.out.contains("SECRET"), "{said:?}");
+            assert!(std::fs::symlink_metadata(site.workspace.join(link)).unwrap().is_symlink());
+        }
+    }
+    assert_eq!(walk(&site.outside), before);
+}
+
+#[test]
+fn settings_that_are_too_long_to_be_read_are_left_whole() {
+    let site = site();
+    let file = site.home.join(".codex/config.toml");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let text = "# a comment that is a line of its own\n".repeat(120_000) + "last = true\n";
+    std::fs::write(&file, &text).unwrap();
+    let said = site.run(&["mcp", "install", "codex", "--yes"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("it has more than 4194304 bytes; put this in yourself"), "{}", said.err);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().len(), text.len());
+    assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+}
+
+/// What a directory has, with contents.
+fn walk(directory: &std::path::Path) -> Vec<(std::ffi::OsString, String)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let mut found: Vec<_> =
+        entries.map(|entry| (entry.file_name(), std::fs::read_to_string(entry.path()).unwrap())).collect();
+    found.sort();
+    found
+}
+
 #[test]
 fn doctor_names_the_clients_that_go_around_the_fence() {
     let site = site();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::site::{PROGRAM, Said, Site, said};
+use crate::terminal::{ASKED, Seat};
 
 /// Runs code that may change what is in the workspace, with the default preset.
 fn run(site: &Site, arguments: &Value) -> Said {
@@ -300,6 +301,36 @@ fn a_host_is_judged_by_the_one_name_that_it_has_however_it_is_spelled() {
         let mut arguments = bash("true");
         arguments["network"] = json!([host]);
         assert_eq!(run(&site, &arguments).error(), "PERMISSION_DENIED", "{host}");
+    }
+}
+
+#[test]
+fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
+    let site = Site::new();
+    let many: Vec<String> = (0..99).map(|number| format!("h{number}.{}.org", "a".repeat(20))).collect();
+    for others in [&[] as &[String], &many] {
+        let hosts: Vec<&str> = others.iter().map(String::as_str).chain(["evil.example.org"]).collect();
+        let mut arguments = bash("true");
+        arguments["args"] = json!(["x".repeat(3000)]);
+        arguments["env"] = json!({"A": "y".repeat(3000)});
+        arguments["network"] = json!(hosts);
+        let mut seat = Seat::new(&site, &["call", "run_code", &arguments.to_string()]);
+        seat.until(&format!("run bash code of 1 line(s), which may reach {}:443", hosts[0]));
+        seat.until(ASKED);
+        let waiting: Value = serde_json::from_str(&site.run(&["approvals", "list", "--json"]).out).unwrap();
+        let (summary, preview) = (waiting[0]["summary"].as_str().unwrap(), waiting[0]["preview"].as_str().unwrap());
+        assert_eq!(summary.contains(" more"), !others.is_empty(), "{summary}");
+        assert!(!summary.contains("(cut: "), "{summary}");
+        for host in hosts {
+            assert!(preview.contains(&format!(" {host}:443")), "no {host} in {preview}");
+        }
+        for words in ["\nwith the arguments [\"xxx", "\nwith the variables {\"A\": \"yyy", "\ntrue"] {
+            assert!(preview.contains(words), "no {words:?} in {preview}");
+        }
+        seat.press("n");
+        seat.until("no, because");
+        seat.press("\r");
+        assert_eq!(seat.end().code, Some(1));
     }
 }
 
