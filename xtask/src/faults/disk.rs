@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -84,11 +85,14 @@ impl Disk {
         Ok(path)
     }
 
-    /// Processes whose namespace has it, by number and name.
+    /// Processes whose namespace has it, or that have something on it open, by number and name.
     fn holders(&self) -> Vec<String> {
+        let device = fs::metadata(&self.device).map_or(0, |device| device.rdev());
         let named = |process: fs::DirEntry| {
-            let has_it =
-                fs::read_to_string(process.path().join("mountinfo")).ok()?.contains(&format!(" {} ", self.device));
+            let mounts = fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+            let is_on_it = |open: fs::DirEntry| fs::metadata(open.path()).is_ok_and(|open| open.dev() == device);
+            let has_open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten().any(is_on_it);
+            let has_it = mounts.contains(&format!(" {} ", self.device)) || has_open;
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             has_it.then(|| format!("{} {}", process.file_name().display(), name.trim()))
         };
