@@ -117,7 +117,13 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Wire<R> {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            let refusal = match self.input.next().await {
+            let line = tokio::select! {
+                biased;
+                // Where no answer gets out any more, none is waited for in vain.
+                () = self.output.is_over() => Ok(None),
+                line = self.input.next() => line,
+            };
+            let refusal = match line {
                 // Where the input cannot be read any more, it is as good as closed.
                 Ok(None) | Err(_) => {
                     self.gone.cancel();
@@ -248,6 +254,14 @@ impl Output {
         }
     }
 
+    /// Waits until nothing can be written any more.
+    async fn is_over(&self) {
+        match &self.queue {
+            Some(queue) => queue.closed().await,
+            None => {}
+        }
+    }
+
     async fn close(&mut self) -> io::Result<()> {
         self.queue = None;
         match self.writer.take() {
@@ -305,10 +319,29 @@ async fn write_all(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::Unbo
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{CallToolResult, ContentBlock, JsonRpcMessage, NumberOrString, ServerResult};
-    use serde_json::{Value, json};
+    use std::time::Duration;
 
-    use super::{Line, Lines, line_of};
+    use rmcp::model::{CallToolResult, ContentBlock, JsonRpcMessage, NumberOrString, ServerResult};
+    use rmcp::transport::Transport as _;
+    use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
+
+    use super::{Line, Lines, Wire, line_of};
+    use crate::mcp::in_flight::InFlight;
+
+    #[tokio::test]
+    async fn a_connection_that_takes_no_answer_is_over_though_its_client_stays() {
+        let (_client, input) = tokio::io::duplex(64);
+        let (nobody, output) = tokio::io::duplex(64);
+        drop(nobody);
+        let gone = CancellationToken::new();
+        let mut wire = Wire::new(input, output, 64, InFlight::default(), gone.clone());
+        let pong = JsonRpcMessage::response(ServerResult::empty(()), NumberOrString::Number(1));
+        assert!(wire.send(pong).await.is_err());
+        let ended = tokio::time::timeout(Duration::from_secs(20), wire.receive()).await;
+        assert!(matches!(ended, Ok(None)), "it waits for more");
+        assert!(gone.is_cancelled());
+    }
 
     #[test]
     fn structured_content_leaves_as_what_its_json_says() {
