@@ -256,9 +256,8 @@ impl Output {
 
     /// Waits until nothing can be written any more.
     async fn is_over(&self) {
-        match &self.queue {
-            Some(queue) => queue.closed().await,
-            None => {}
+        if let Some(queue) = &self.queue {
+            queue.closed().await;
         }
     }
 
