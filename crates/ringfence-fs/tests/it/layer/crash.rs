@@ -92,6 +92,8 @@ fn the_second_process() {
 /// Makes a commit under `strace`. Comes back with what it said, and whether the point was met at all.
 fn traced(layered: &Layered, call: &str, nth: usize, how: &str) -> (Option<Value>, bool) {
     let log = layered.world.host_path().join("strace.log");
+    // As the list of tests has it, without the name of the program.
+    let here = module_path!().split_once("::").unwrap().1;
     let asked = json!({"home": layered.world.host_path(), "arguments": layered.arguments()});
     let output = Command::new("strace")
         .args(["-f", "-o"])
@@ -99,7 +101,7 @@ fn traced(layered: &Layered, call: &str, nth: usize, how: &str) -> (Option<Value
         .arg(format!("--trace={call}"))
         .arg(format!("--inject={call}:{how}:when={nth}"))
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "layer_crash::the_second_process", "--nocapture", "--test-threads=1"])
+        .args(["--exact", &format!("{here}::the_second_process"), "--nocapture", "--test-threads=1"])
         .env(CHILD, asked.to_string())
         .output()
         .unwrap();
