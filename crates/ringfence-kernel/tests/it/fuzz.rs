@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use ringfence_fuzz::Target;
 use ringfence_kernel::{
-    BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, NET, Place, Policy as _, Preset, Principal, Question,
-    Rule, RuleText, Rules, Session, Touch, Verb,
+    BitSet, Decision, Layer, NET, Place, Policy as _, Preset, Question, Rule, RuleText, Rules, Touch, Verb,
 };
+
+use crate::rules::session;
 
 fn touch(verb: Verb, given: &str) -> Touch {
     let mount = if verb == Verb::Fetch { NET } else { "workspace" };
@@ -16,15 +17,7 @@ fn touch(verb: Verb, given: &str) -> Touch {
 
 #[test]
 fn no_rule_of_a_workspace_loosens_what_is_above_it() {
-    let session = Session {
-        id: "s".to_owned(),
-        principal: Principal::agent("test"),
-        dialect: Dialect::Standard,
-        agent: Some("writer".to_owned()),
-        limits: Limits::of(Dialect::Standard),
-        catalog: Catalog::default(),
-        bits: Bits::default(),
-    };
+    let session = session();
     let tokens = &[
         "{\"decision\":\"deny\"",
         "\"decision\":\"allow\"",

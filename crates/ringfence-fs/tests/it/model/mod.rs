@@ -22,7 +22,7 @@ use crate::snapshot::{What, snapshot};
 use crate::world::{Answer, Setup, World};
 
 /// Checks a property on so many cases, or as many as the environment says.
-fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
+pub(crate) fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = cases;

@@ -11,11 +11,11 @@ use expect_test::expect;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestRunner};
 use ringfence_fs::{Backend, Rights};
 use ringfence_kernel::{Bits, ErrorKind, Preset, Principal, Session};
 use serde_json::{Value, json};
 
+use crate::model::check;
 use crate::person::Person;
 use crate::snapshot::{What, snapshot};
 use crate::world::{Setup, World};
@@ -121,20 +121,6 @@ fn make(world: &World, ops: &[Op]) -> Vec<String> {
         }
     }
     changes
-}
-
-fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
-    let mut config = Config { failure_persistence: None, ..Config::default() };
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = cases;
-    }
-    let outcome = TestRunner::new(config).run(strategy, |value| {
-        property(value);
-        Ok(())
-    });
-    if let Err(failure) = outcome {
-        panic!("{failure}");
-    }
 }
 
 fn backends() -> impl Strategy<Value = Backend> {

@@ -23,7 +23,7 @@ fn touch(verb: Verb, given: &str) -> Touch {
     touch_through(verb, given, None)
 }
 
-fn session() -> Session {
+pub(crate) fn session() -> Session {
     Session {
         id: "s".to_owned(),
         principal: Principal::agent("test"),
