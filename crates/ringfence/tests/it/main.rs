@@ -47,6 +47,7 @@ mod site;
 #[allow(dead_code, reason = "the fence's own tests hold more than these")]
 #[path = "../../../ringfence-fs/tests/it/slow.rs"]
 mod slow;
+mod state_fixture;
 mod store;
 #[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
 mod store_suite;
