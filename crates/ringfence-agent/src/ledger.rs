@@ -1,8 +1,8 @@
 //! What was truly done for a prompt: from the records of the road, and never from the model.
 //!
 //! A `Tap` hears every record that the audit log gets. A change counts when its call was recorded as begun and as well
-//! ended; where the end is not known, the ledger says so. Of a program the exit code and whether its changes were kept
-//! come from the host's own reply.
+//! ended, and it was not recorded as not kept; where the end is not known, the ledger says so. Of a program the exit code and
+//! how much of its changes was kept come from the host's own reply.
 //!
 //! Not here: keeping it. The audit log and the journal do that.
 
@@ -15,6 +15,9 @@ use serde_json::Value;
 
 /// No message of a call is kept longer than this.
 const LONGEST_MESSAGE: usize = 300;
+
+/// So many paths that were not kept are named in a line.
+const MOST_NAMED: usize = 5;
 
 /// What was done, put together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,8 +74,14 @@ pub struct Command {
     /// Why it did not, in the name that the dialect has for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
-    /// Whether what it changed was kept.
+    /// Whether all that it changed was kept.
     pub kept: bool,
+    /// Whether some of it was, where not all.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub partly_kept: bool,
+    /// What it changed and was not kept, by path.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_kept: Vec<String>,
 }
 
 /// A call that did not do what it was made for.
@@ -124,7 +133,11 @@ impl Change {
 
 impl Command {
     fn line(&self) -> String {
-        let kept = if self.kept { "" } else { ", nothing of it kept" };
+        let kept = match (self.kept, self.partly_kept) {
+            (true, _) => String::new(),
+            (false, false) => ", nothing of it kept".to_owned(),
+            (false, true) => format!(", not kept: {}", named(&self.not_kept)),
+        };
         match (self.exit_code, &self.error) {
             (Some(code), _) => format!("ran      {} code: exit code {code}{kept}", self.language),
             (None, error) => {
@@ -135,6 +148,15 @@ impl Command {
                 )
             }
         }
+    }
+}
+
+/// The first of some paths, and how many there are besides.
+fn named(paths: &[String]) -> String {
+    let first: Vec<String> = paths.iter().take(MOST_NAMED).map(|path| visible_line(path)).collect();
+    match paths.len().saturating_sub(MOST_NAMED) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 
@@ -171,8 +193,37 @@ struct Open {
     call: String,
     change: String,
     touches: Vec<(Verb, String)>,
+    /// What was left and is not kept.
+    not_kept: Vec<String>,
     language: Option<String>,
     hosts: Vec<String>,
+}
+
+/// How much of what a call was about to change is changed, as its end says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    All,
+    Some,
+    None,
+    Unknown,
+}
+
+impl Made {
+    /// Of the word `committed` in a reply. Earlier versions said true or false.
+    fn of(committed: &Value) -> Option<Self> {
+        match committed {
+            Value::Bool(true) => Some(Self::All),
+            Value::Bool(false) => Some(Self::None),
+            Value::String(word) => match word.as_str() {
+                "all" => Some(Self::All),
+                "some" => Some(Self::Some),
+                "none" => Some(Self::None),
+                "unknown" => Some(Self::Unknown),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 impl Tap {
@@ -190,7 +241,14 @@ impl Tap {
         ledger.files = heard.files();
         for open in &heard.open {
             if let Some(language) = &open.language {
-                ledger.commands.push(Command { language: language.clone(), exit_code: None, error: None, kept: false });
+                ledger.commands.push(Command {
+                    language: language.clone(),
+                    exit_code: None,
+                    error: None,
+                    kept: false,
+                    partly_kept: false,
+                    not_kept: open.not_kept.clone(),
+                });
             }
         }
         ledger
@@ -209,6 +267,7 @@ impl AuditSink for Tap {
             Moment::End { error, reply, .. } => heard.end(record, error, reply),
             Moment::Refused { error, .. } => heard.refused(record, error),
             Moment::Reached { refused: None } => heard.reached(record),
+            Moment::NotKept { .. } => heard.not_kept(record),
             // Each of the hosts is in a record of its own.
             Moment::Reached { refused: Some(_) } | Moment::ReachedUnlisted { .. } => {}
             // Its end follows, or never does.
@@ -229,6 +288,7 @@ impl Heard {
                     call,
                     change: String::new(),
                     touches: Vec::new(),
+                    not_kept: Vec::new(),
                     language: None,
                     hosts: Vec::new(),
                 });
@@ -259,11 +319,24 @@ impl Heard {
         }
     }
 
+    /// What a program left and is not kept never happened, also where it was about to be made.
+    fn not_kept(&mut self, record: &Record<'_>) {
+        let Some(open) = self.open.iter_mut().find(|open| open.call == record.call_id) else { return };
+        for touch in record.touches.iter().filter(|touch| touch.verb.changes()) {
+            let path = &touch.place.shown;
+            open.touches.retain(|(verb, touched)| *verb != touch.verb || touched != path);
+            if !open.not_kept.contains(path) {
+                open.not_kept.push(path.clone());
+            }
+        }
+    }
+
     fn end(&mut self, record: &Record<'_>, error: Option<&ToolError>, reply: &str) {
         let open = self.open.iter().position(|open| open.call == record.call_id).map(|at| self.open.remove(at));
         self.ended.calls += 1;
         if let Some(error) = error {
-            self.note_error(record, error);
+            let first = open.as_ref().and_then(|open| open.not_kept.first());
+            self.note_error_about(record, error, first.map(String::as_str));
         }
         let Some(open) = open else { return };
         for host in &open.hosts {
@@ -271,26 +344,25 @@ impl Heard {
                 self.ended.network.push(host.clone());
             }
         }
-        let unknown = error.is_some_and(|error| error.details.get("committed").is_some_and(|how| how == "unknown"));
+        let said = error.and_then(|error| Made::of(error.details.get("committed")?));
         let made = match &open.language {
-            None => error.is_none(),
+            None => said.unwrap_or(if error.is_none() { Made::All } else { Made::None }),
             Some(language) => {
-                let value =
-                    serde_json::from_str::<Value>(reply).map(|mut reply| reply["value"].take()).unwrap_or_default();
-                let kept = value["committed"] == true || (open.touches.is_empty() && error.is_none());
-                self.ended.commands.push(Command {
-                    language: language.clone(),
-                    exit_code: value["exitCode"].as_i64(),
-                    error: error.map(|error| record.session.dialect.error_name(error).to_owned()),
-                    kept,
-                });
-                kept
+                let command = command(language, &open, error, reply, record);
+                let made = match (command.kept, command.partly_kept) {
+                    _ if said == Some(Made::Unknown) => Made::Unknown,
+                    (true, _) => Made::All,
+                    (false, true) => Made::Some,
+                    (false, false) => Made::None,
+                };
+                self.ended.commands.push(command);
+                made
             }
         };
-        if unknown {
-            self.open.push(Open { language: None, ..open });
-        } else if made {
-            self.made(open);
+        match made {
+            Made::All | Made::Some => self.made(open),
+            Made::Unknown => self.open.push(Open { language: None, ..open }),
+            Made::None => {}
         }
     }
 
@@ -323,7 +395,12 @@ impl Heard {
     }
 
     fn note_error(&mut self, record: &Record<'_>, error: &ToolError) {
-        let about = record.touches.first().map(|touch| touch.place.shown.as_str()).or(record.subject);
+        self.note_error_about(record, error, None);
+    }
+
+    fn note_error_about(&mut self, record: &Record<'_>, error: &ToolError, about: Option<&str>) {
+        let touched = record.touches.first().map(|touch| touch.place.shown.as_str());
+        let about = about.or(touched).or(record.subject);
         let call = Call {
             tool: record.tool.to_owned(),
             about: about.map(str::to_owned),
@@ -351,6 +428,25 @@ impl Heard {
             files.extend(open.touches.iter().map(unknown));
         }
         files
+    }
+}
+
+/// How a program ended, by its reply.
+fn command(language: &str, open: &Open, error: Option<&ToolError>, reply: &str, record: &Record<'_>) -> Command {
+    let value = match error {
+        Some(error) => Value::Object(error.details.clone()),
+        None => serde_json::from_str::<Value>(reply).map(|mut reply| reply["value"].take()).unwrap_or_default(),
+    };
+    let made = Made::of(&value["committed"]);
+    let changed_nothing =
+        error.is_none() && value["totalChanges"].as_u64().unwrap_or(0) == 0 && open.touches.is_empty();
+    Command {
+        language: language.to_owned(),
+        exit_code: value["exitCode"].as_i64(),
+        error: error.map(|error| record.session.dialect.error_name(error).to_owned()),
+        kept: made == Some(Made::All) || (changed_nothing && value["discarded"] != true),
+        partly_kept: made == Some(Made::Some),
+        not_kept: open.not_kept.clone(),
     }
 }
 

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use ringfence_fs::{Fence, MountSpec, Options, Rights};
 use ringfence_kernel::{
-    Bits, Changes, Choice, Context, Dialect, Face, Host, Limits, MemoryStore, Nobody, Pace, Parts, Plan, Preset,
-    Preview, Principal, Registry, Session, Signal, Ticket, Tool, ToolCall, ToolError, Unrecorded, View, Workspace,
+    Bits, Changes, Choice, Context, Dialect, Face, Host, KeepDecision, Limits, MemoryStore, Nobody, Pace, Parts, Plan,
+    Preset, Preview, Principal, Registry, Session, Signal, Ticket, Tool, ToolCall, ToolError, Unrecorded, View,
+    Workspace,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,14 +70,16 @@ impl Tool for Commit {
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Self::Work>, ToolError> {
         let view = View { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
         let work = self.0.changes(&view, fs::File::open(args.upper).expect("a layer").into(), cx)?;
-        Ok(Plan { touches: work.touches(), work })
+        let touches = work.groups().into_iter().flat_map(|group| group.touches).collect();
+        Ok(Plan { touches, work })
     }
 
     fn preview(&self, work: &mut Self::Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         work.preview(cx)
     }
 
-    fn run(&self, work: Self::Work, ticket: &Ticket<'_>) -> Result<Done, ToolError> {
+    fn run(&self, mut work: Self::Work, ticket: &Ticket<'_>) -> Result<Done, ToolError> {
+        work.settle(vec![KeepDecision::Keep; work.groups().len()]);
         work.commit(ticket)?;
         Ok(Done { change: ticket.change().to_owned() })
     }

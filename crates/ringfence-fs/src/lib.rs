@@ -15,6 +15,7 @@ mod digest;
 mod fault;
 mod fence;
 mod front_matter;
+mod git;
 mod guard;
 mod ignore_rules;
 mod journal;

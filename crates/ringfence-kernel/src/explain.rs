@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::tool::Road;
 use crate::{
-    Abandon, AuditLost, Bit, Context, ErrorKind, Host, Pace, Policy, Progress, Question, Scope, Session, Signal,
-    ToolCall, ToolError, Touch, Verdict,
+    Abandon, AuditLost, Bit, Context, ErrorKind, Host, Pace, Place, Policy, Progress, Question, Scope, Sensitivity,
+    Session, Signal, ToolCall, ToolError, Touch, Verb, Verdict, WORKSPACE,
 };
 
 /// What would be decided about a call, and about everything that it would touch.
@@ -19,7 +19,31 @@ use crate::{
 pub struct Explanation {
     pub verdict: Verdict,
     pub touches: Vec<Explained>,
+    /// For a program: what would be decided about what it leaves.
+    pub afterwards: Vec<ExplainedChange>,
 }
+
+/// What would be decided about one kind of change that a program leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedChange {
+    /// In words, such as "overwrite a file".
+    pub change: &'static str,
+    pub verdict: Verdict,
+}
+
+/// The kinds of change that a program can leave. Rules about paths say more to single ones.
+const CHANGES: [(&str, Verb, Sensitivity); 6] = {
+    const PLAIN: Sensitivity = Sensitivity { secret: false, protected: false };
+    const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
+    [
+        ("create a file", Verb::Create, PLAIN),
+        ("overwrite a file", Verb::Overwrite, PLAIN),
+        ("delete a file or directory", Verb::Delete, PLAIN),
+        ("create a protected path", Verb::Create, PROTECTED),
+        ("overwrite or delete a protected path", Verb::Overwrite, PROTECTED),
+        ("overwrite or delete what is too large to be kept for undo", Verb::Lose, PLAIN),
+    ]
+};
 
 /// What would be decided about one touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +71,12 @@ impl Host {
             let permit = host.workers.clone().acquire_owned().await.ok();
             let look = move || {
                 let _permit = permit;
-                let tool = offer.definition().name.as_ref();
+                let definition = offer.definition();
+                let tool = definition.name.as_ref();
                 let looking = Looking { policy: host.parts.policy.as_ref(), session: &session, tool };
                 let cx = Context::new(&session.limits, Pace::Patient, &worker).on_road(&looking);
                 let (touches, _) = offer.plan(&call.arguments, &cx)?;
-                Ok(looking.explain(touches))
+                Ok(looking.explain(touches, definition.effect.verbs))
             };
             spawn_blocking(look).await.unwrap_or_else(|_| {
                 Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not"))
@@ -73,12 +98,26 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    fn explain(&self, touches: Vec<Touch>) -> Explanation {
+    fn explain(&self, touches: Vec<Touch>, verbs: &[Verb]) -> Explanation {
         let question = self.question(&touches);
         let verdict = self.policy.decide(&question);
         let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.judge(touch, &question)).collect();
+        let runs = touches.iter().any(|touch| touch.verb == Verb::Run);
         let touches = touches.into_iter().zip(judged).map(|(touch, verdict)| Explained { touch, verdict }).collect();
-        Explanation { verdict, touches }
+        let afterwards = CHANGES.into_iter().filter(|(_, verb, _)| runs && verbs.contains(verb));
+        let afterwards = afterwards.map(|change| self.explain_change(change)).collect();
+        Explanation { verdict, touches, afterwards }
+    }
+
+    fn explain_change(&self, (change, verb, sensitivity): (&'static str, Verb, Sensitivity)) -> ExplainedChange {
+        let place = Place {
+            mount: Arc::from(WORKSPACE[0]),
+            given: "any path".to_owned(),
+            shown: "any path".to_owned(),
+            sensitivity,
+            ..Place::default()
+        };
+        ExplainedChange { change, verdict: self.judge(&Touch { verb, place }) }
     }
 
     fn question<'q>(&'q self, touches: &'q [Touch]) -> Question<'q> {
@@ -87,8 +126,8 @@ impl Looking<'_> {
 }
 
 impl Road for Looking<'_> {
-    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict {
-        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)).in_jail(in_jail))
+    fn judge(&self, touch: &Touch) -> Verdict {
+        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
     }
 
     /// Nothing happens.

@@ -17,7 +17,10 @@ use serde_json::{Map, Value};
 
 use crate::decode::decode;
 use crate::dialect::Notes;
-use crate::{Context, Dialect, Effect, ErrorKind, Limits, Next, Plan, Preview, Review, Ticket, Tool, ToolError, Touch};
+use crate::{
+    ChangeGroup, Context, Dialect, Effect, ErrorKind, KeepDecision, Limits, Next, Plan, Preview, Remainder, Review,
+    Ticket, Tool, ToolError, Touch,
+};
 
 /// A tool as one dialect offers it.
 pub struct Face<T: Tool> {
@@ -144,6 +147,7 @@ pub(crate) trait Planned: Send {
     fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
     fn wants_review(&self) -> Option<Review>;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: Notes) -> Result<Ran, ToolError>;
+    fn settle(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
     fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError>;
 }
 
@@ -151,7 +155,7 @@ pub(crate) trait Planned: Send {
 pub(crate) enum Ran {
     Said(String),
     /// There is more to decide about.
-    Rest(Vec<Touch>, Box<dyn Planned>),
+    Rest(Vec<ChangeGroup>, Box<dyn Planned>),
 }
 
 pub(crate) fn bind<T: Tool>(tool: Arc<T>, face: Face<T>, names: Arc<[Cow<'static, str>]>) -> Arc<dyn Offer> {
@@ -213,11 +217,15 @@ impl<T: Tool> Planned for BoundPlan<T> {
         let outcome = tool.run(work, ticket)?;
         Ok(match tool.follow(outcome) {
             Next::Done(outcome) => Ran::Said(face.render(outcome, notes)),
-            Next::Rest(Plan { touches, work }) => {
-                check_verbs::<T>(&touches)?;
-                Ran::Rest(touches, Box::new(Self { tool, face, work }))
+            Next::Rest(Remainder { groups, work }) => {
+                groups.iter().try_for_each(|group| check_verbs::<T>(&group.touches))?;
+                Ran::Rest(groups, Box::new(Self { tool, face, work }))
             }
         })
+    }
+
+    fn settle(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        self.tool.settle(&mut self.work, wanted)
     }
 
     fn leave(self: Box<Self>, refused: ToolError, notes: Notes) -> Result<String, ToolError> {

@@ -5,6 +5,7 @@
 //!
 //! Not here: how a person is asked. A front brings its own `Approver`.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -22,12 +23,14 @@ pub struct Ticket<'a> {
     change: String,
     approval: Option<&'a Approval>,
     may_lose: bool,
+    /// Groups of changes that turned out not to be possible.
+    withheld: RefCell<Vec<(usize, ToolError)>>,
 }
 
 impl<'a> Ticket<'a> {
     pub(crate) fn new(cx: &'a Context<'a>, change: String, approval: Option<&'a Approval>, touches: &[Touch]) -> Self {
         let may_lose = touches.iter().any(|touch| touch.verb == Verb::Lose);
-        Self { cx, change, approval, may_lose }
+        Self { cx, change, approval, may_lose, withheld: RefCell::default() }
     }
 
     pub fn context(&self) -> &'a Context<'a> {
@@ -53,6 +56,16 @@ impl<'a> Ticket<'a> {
     /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
     pub fn may_lose(&self) -> bool {
         self.may_lose
+    }
+
+    /// Says that a group of the changes that the ticket is for is not made, because it turned out that it cannot be.
+    pub fn withhold(&self, group: usize, why: ToolError) {
+        self.withheld.borrow_mut().push((group, why));
+    }
+
+    /// Every group that was withheld.
+    pub fn withheld(&self) -> Vec<(usize, ToolError)> {
+        self.withheld.borrow().clone()
     }
 
     /// To be called right before the world changes. An error means that nobody waits any more: stop.

@@ -268,20 +268,35 @@ impl Host {
                 }
                 approval
             }
-            Answer::Changed(..) if asked.is_rest() => {
-                return trip.leave(*asked, too_late()).map(Leg::Done).map(ControlFlow::Break);
-            }
+            Answer::Changed(..) if asked.is_rest() => return self.decline(trip, asked, too_late(), cancel).await,
             Answer::Changed(arguments, approval) => {
                 let Asked { touches, bits, shown, .. } = *asked;
                 let covered = Covered { touches, bits, fingerprint: shown.preview.fingerprint().to_owned(), approval };
                 return Ok(ControlFlow::Continue(Arc::new(trip.changed(arguments, covered))));
             }
-            Answer::No(error) if asked.is_rest() => {
-                return trip.leave(*asked, error).map(Leg::Done).map(ControlFlow::Break);
-            }
+            Answer::No(error) if asked.is_rest() => return self.decline(trip, asked, error, cancel).await,
             Answer::No(error) => return trip.refuse(&asked.touches, &error).map(Leg::Done).map(ControlFlow::Break),
         };
-        let run = move |trip: &Trip, signal: &Signal| trip.run_approved(asked, &approval, signal);
+        let run = move |trip: &Trip, signal: &Signal| match asked.is_rest() {
+            true => trip.settle_rest(*asked, Ok(&approval), signal),
+            false => trip.run_approved(asked, &approval, signal),
+        };
+        self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
+    }
+
+    /// Keeps of what a run left what nobody had to be asked about.
+    async fn decline(
+        &self,
+        trip: &Arc<Trip>,
+        asked: Box<Asked>,
+        refused: ToolError,
+        cancel: &CancellationToken,
+    ) -> Result<ControlFlow<Leg, Arc<Trip>>, Fatal> {
+        // The caller does not wait any more: nothing is kept.
+        if refused.kind == ErrorKind::Cancelled {
+            return trip.leave(*asked, refused).map(Leg::Done).map(ControlFlow::Break);
+        }
+        let run = move |trip: &Trip, signal: &Signal| trip.settle_rest(*asked, Err(refused), signal);
         self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 

@@ -31,6 +31,7 @@ mod rules;
 mod seal;
 mod sensitive;
 mod session;
+mod settlement;
 mod signal;
 mod store;
 mod suggest;
@@ -46,7 +47,7 @@ pub use bits::{Bit, BitSet, Bits};
 pub use desk::{Desk, DeskError};
 pub use dialect::{Dialect, Notes};
 pub use error::{ErrorKind, ToolError};
-pub use explain::{Explained, Explanation};
+pub use explain::{Explained, ExplainedChange, Explanation};
 pub use face::{Declared, Definition, Face};
 pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket, Word};
 pub use grants::{GRANT_TIME, Grant, GrantedRules};
@@ -66,8 +67,8 @@ pub use signal::{Abandon, Signal};
 pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
 pub use suggest::nearest;
 pub use tool::{
-    CODE, Context, Effect, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Review, SEARCH,
-    Sought, Tool, Touch, Verb, WORKSPACE,
+    CODE, ChangeGroup, Context, Effect, KeepDecision, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan,
+    Progress, Remainder, Review, SEARCH, Sought, Tool, Touch, Verb, WORKSPACE,
 };
 pub use visible::{visible, visible_line, visible_whole};
 pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};

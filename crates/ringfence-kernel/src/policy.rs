@@ -43,8 +43,6 @@ pub struct Question<'a> {
     pub touches: &'a [Touch],
     /// What the session has been through, at the moment of the question.
     pub bits: BitSet,
-    /// The touches are what a program did in its jail, where they wait.
-    pub(crate) in_jail: bool,
     /// For each bit, how many of the touches raise it.
     raising: [usize; Bit::ALL.len()],
 }
@@ -53,13 +51,7 @@ impl<'a> Question<'a> {
     pub fn new(session: &'a Session, tool: &'a str, touches: &'a [Touch], bits: BitSet) -> Self {
         let raised: Vec<Bit> = touches.iter().filter_map(Bit::raised_by).collect();
         let raising = Bit::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
-        Self { session, tool, touches, bits, in_jail: false, raising }
-    }
-
-    /// The same about what a program did in its jail.
-    #[must_use]
-    pub fn in_jail(self, in_jail: bool) -> Self {
-        Self { in_jail, ..self }
+        Self { session, tool, touches, bits, raising }
     }
 
     /// The bits that the call raises.
@@ -223,12 +215,9 @@ impl Preset {
     pub(crate) fn own_rules(self) -> Vec<Rule> {
         match self {
             Self::Edits => Vec::new(),
-            // What a program did in its jail is one change, and is undone as one.
-            Self::Ask => vec![Rule {
-                effects: vec![Verb::Overwrite, Verb::Delete],
-                in_jail: Some(false),
-                ..Rule::ours(Self::ASKS, None)
-            }],
+            Self::Ask => {
+                vec![Rule { effects: vec![Verb::Overwrite, Verb::Delete], ..Rule::ours(Self::ASKS, None) }]
+            }
             Self::ReadOnly => vec![Rule {
                 decision: Decision::Deny,
                 // Nobody can promise that another program's tool changes nothing.

@@ -31,6 +31,8 @@ pub enum Moment<'a> {
     Begin { rule: &'a str, layer: Layer, approved: Option<&'a Approval>, change: &'a str },
     /// While it runs, it is about to reach what it touches, such as a host that its program asks for; or may not.
     Reached { refused: Option<&'a ToolError> },
+    /// After a run: changes that it left and that are not kept, and why.
+    NotKept { error: &'a ToolError },
     /// Before its end: so many more of those, without a record each.
     ReachedUnlisted { made: u64, refused: u64 },
     /// It ran, and this is how it ended.

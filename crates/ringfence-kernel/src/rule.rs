@@ -30,8 +30,6 @@ pub struct Rule {
     pub(crate) protected: Option<bool>,
     pub(crate) assurance: Option<Assurance>,
     pub(crate) because: Option<String>,
-    /// Only about what a program did in its jail, or only about what it did not.
-    pub(crate) in_jail: Option<bool>,
     /// It is no rule that somebody wrote.
     pub(crate) is_ours: bool,
     /// Where it is written, for the person in charge and for no reply.
@@ -56,7 +54,6 @@ impl Rule {
             secret: None,
             protected: None,
             assurance: None,
-            in_jail: None,
             because: because.map(str::to_owned),
             is_ours: true,
             source: None,
@@ -80,14 +77,6 @@ impl Rule {
     /// The file and line that it was written in.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
-    }
-
-    /// What no key says about it, in words.
-    pub fn remark(&self) -> Option<&'static str> {
-        match self.in_jail? {
-            true => Some("only about what a program did in its jail"),
-            false => Some("not about what a program did in its jail, which is undone as one"),
-        }
     }
 
     /// Every tool that the rule or one of its examples names.
@@ -117,7 +106,6 @@ impl Rule {
         (self.tools.is_empty() || self.tools.iter().any(|name| session.catalog.is_called(tool, name)))
             && one_of(&self.agents, session.agent.as_deref())
             && one_of(&self.principals, Some(&session.principal.name))
-            && self.in_jail.is_none_or(|in_jail| in_jail == question.in_jail)
             && bits.has_all(self.when)
     }
 

@@ -94,7 +94,6 @@ impl Rule {
             protected: text.protected,
             assurance: text.assurance.as_deref().map(|text| word("assurance", text, &ASSURANCES)).transpose()?,
             because: text.because.filter(|because| !because.trim().is_empty()),
-            in_jail: None,
             is_ours: false,
             ..Self::ours(text.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(unnamed), None)
         };

@@ -58,7 +58,13 @@ pub trait Tool: Send + Sync + 'static {
         Next::Done(outcome)
     }
 
-    /// What the call comes to where that was refused.
+    /// Takes a decision about each group of what a run left, and returns what they come to together: a new directory, for
+    /// example, is not kept without an entry that it was made for. Called before anything of it is shown or run.
+    fn settle(&self, _: &mut Self::Work, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        wanted
+    }
+
+    /// What the call comes to where all of that was refused.
     fn leave(&self, _: Self::Work, refused: ToolError) -> Result<Self::Outcome, ToolError> {
         Err(refused)
     }
@@ -69,7 +75,55 @@ pub trait Tool: Send + Sync + 'static {
 pub enum Next<O, W> {
     Done(O),
     /// Changes that wait, such as those that a program made in its jail.
-    Rest(Plan<W>),
+    Rest(Remainder<W>),
+}
+
+/// What a run left to decide about, in groups that are decided one by one.
+#[derive(Debug)]
+pub struct Remainder<W> {
+    pub groups: Vec<ChangeGroup>,
+    pub work: W,
+}
+
+impl<W> From<Plan<W>> for Remainder<W> {
+    /// All of it, or nothing.
+    fn from(Plan { touches, work }: Plan<W>) -> Self {
+        Self { groups: vec![ChangeGroup { touches, refused: None }], work }
+    }
+}
+
+/// Changes that stand or fall together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChangeGroup {
+    pub touches: Vec<Touch>,
+    /// Why they cannot be kept, whatever the policy says.
+    pub refused: Option<ToolError>,
+}
+
+/// What becomes of a group of changes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeepDecision {
+    Keep,
+    /// A person is asked first.
+    Ask,
+    Refuse(ToolError),
+}
+
+impl KeepDecision {
+    /// The stricter of two, and of two equal ones the first.
+    #[must_use]
+    pub fn or_stricter(self, other: &Self) -> Self {
+        if other.strictness() > self.strictness() { other.clone() } else { self }
+    }
+
+    /// The larger, the stricter.
+    pub fn strictness(&self) -> u8 {
+        match self {
+            Self::Keep => 0,
+            Self::Ask => 1,
+            Self::Refuse(_) => 2,
+        }
+    }
 }
 
 /// Why a call is looked at that would be allowed.
@@ -228,6 +282,9 @@ pub struct Place {
     pub shown: String,
     /// What is known of it by what it is, whatever it is called here.
     pub sensitivity: Sensitivity,
+    /// It is data of a git repository that was there before the call, such as an object or a branch, and what it leads to
+    /// was judged: then its name alone does not make it a setting that other programs act on.
+    pub repository_data: bool,
     pub named: Named,
 }
 
@@ -279,7 +336,8 @@ impl Place {
     /// Why this deserves a second look, if it does: by its names, or by what it is.
     pub fn sensitive(&self) -> Sensitivity {
         let say = || self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::or);
-        self.sensitivity.or(*self.named.0.get_or_init(say))
+        let named = *self.named.0.get_or_init(say);
+        self.sensitivity.or(Sensitivity { protected: named.protected && !self.repository_data, ..named })
     }
 }
 
@@ -311,8 +369,6 @@ pub struct Context<'a> {
     signal: &'a Signal,
     stalled: Cell<bool>,
     road: Option<&'a dyn Road>,
-    /// What is judged is what a program did in its jail.
-    in_jail: bool,
     sought: RefCell<Vec<Box<dyn Sought>>>,
 }
 
@@ -323,7 +379,7 @@ pub trait Sought: std::fmt::Debug {
 
 /// What the road knows about the call that the tool does not.
 pub(crate) trait Road: std::fmt::Debug {
-    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict;
+    fn judge(&self, touch: &Touch) -> Verdict;
     fn raise(&self, bit: Bit);
     fn report(&self, progress: &Progress<'_>);
     fn reached(&self, touch: &Touch, refused: Option<&ToolError>) -> Result<(), AuditLost>;
@@ -345,15 +401,7 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
 impl<'a> Context<'a> {
     pub fn new(limits: &'a Limits, pace: Pace, signal: &'a Signal) -> Self {
         let (stalled, sought) = (Cell::new(false), RefCell::default());
-        Self { limits, pace, origin: None, signal, stalled, road: None, in_jail: false, sought }
-    }
-
-    /// The same for looking at what a program did in its jail. Rules can say something else to that.
-    #[must_use]
-    pub fn in_jail(&self) -> Self {
-        let Self { limits, pace, origin, signal, road, .. } = *self;
-        let (stalled, sought) = (Cell::new(false), RefCell::default());
-        Self { limits, pace, origin, signal, stalled, road, in_jail: true, sought }
+        Self { limits, pace, origin: None, signal, stalled, road: None, sought }
     }
 
     pub(crate) fn on_road(self, road: &'a dyn Road) -> Self {
@@ -362,7 +410,7 @@ impl<'a> Context<'a> {
 
     /// What the policy says to something that the call comes upon, such as a file in a directory that is searched.
     pub fn judge(&self, touch: &Touch) -> Verdict {
-        self.road.map_or_else(Verdict::unknown_effect, |road| road.judge(touch, self.in_jail))
+        self.road.map_or_else(Verdict::unknown_effect, |road| road.judge(touch))
     }
 
     /// Says what the session has now been through. Only the tool knows whether what it saw was a stranger's.

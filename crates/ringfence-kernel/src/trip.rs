@@ -17,6 +17,7 @@ use crate::face::{Offer, Planned, Ran};
 use crate::gate::explained;
 use crate::grants::subject_of;
 use crate::record::Moment;
+use crate::settlement::PendingGroups;
 use crate::tally::{Outcome, Tally, Unlisted};
 use crate::tool::Road;
 use crate::{
@@ -38,13 +39,13 @@ pub(crate) struct Asked {
     /// What the session had been through then.
     pub(crate) bits: BitSet,
     pub(crate) shown: Shown,
-    /// What the call did already, where this is what it left to decide about.
-    pub(crate) ran: Option<Vec<Touch>>,
+    /// Where this is what a run left to decide about: all of it.
+    pub(crate) rest: Option<PendingGroups>,
 }
 
 impl Asked {
     pub(crate) fn is_rest(&self) -> bool {
-        self.ran.is_some()
+        self.rest.is_some()
     }
 }
 
@@ -127,12 +128,12 @@ impl Trip {
         signal: &Signal,
     ) -> Result<Option<Leg>, Fatal> {
         let cx = Context::new(&self.session.limits, Pace::Patient, signal).on_road(self).made_by(&self.origin);
-        let (seen, is_rest) = (asked.shown.verdict.clone(), asked.is_rest());
+        let seen = asked.shown.verdict.clone();
         // Where by now only a look is wanted, somebody just had it.
         let enough =
             |verdict: &Verdict| *verdict == seen || verdict.is_review() && approval.assurance >= verdict.assurance;
         let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || enough(verdict);
-        let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), is_rest, &cx, may_run)?;
+        let (verdict, _) = self.police(&asked.touches, asked.planned.as_ref(), &cx, may_run)?;
         let refused = match verdict.decision {
             Decision::Deny => denial(&verdict),
             // Other calls went on while somebody was asked: this is no longer what they were told.
@@ -142,10 +143,7 @@ impl Trip {
                 return self.run(asked.planned, &asked.touches, permission, &cx);
             }
         };
-        match &asked.ran {
-            Some(ran) => self.leave_on_worker(asked.planned, ran, refused, &cx),
-            None => self.settle(&asked.touches, &refused, &cx),
-        }
+        self.settle(&asked.touches, &refused, &cx)
     }
 
     /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
@@ -156,7 +154,7 @@ impl Trip {
             Err(error) => return self.settle(&[], &self.unless_hidden(error, cx), cx),
         };
         let covered = self.covers(&touches);
-        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, cx, |verdict| match verdict.decision {
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), cx, |verdict| match verdict.decision {
             Decision::Allow => true,
             Decision::Ask => covered.is_some(),
             Decision::Deny => false,
@@ -189,7 +187,7 @@ impl Trip {
 
     /// Why there is no plan. What is or is not where nobody may even list is not told.
     fn unless_hidden(&self, error: ToolError, cx: &Context<'_>) -> ToolError {
-        let listed = cx.sought().into_iter().map(|place| self.judge(&Touch { verb: Verb::List, place }, false));
+        let listed = cx.sought().into_iter().map(|place| self.judge(&Touch { verb: Verb::List, place }));
         listed.into_iter().find(|verdict| verdict.decision == Decision::Deny).map_or(error, |verdict| denial(&verdict))
     }
 
@@ -200,7 +198,7 @@ impl Trip {
             Ok(plan) => plan,
             Err(error) => return self.settle(&[], &self.unless_hidden(error, &cx), &cx),
         };
-        let (verdict, bits) = self.police(&touches, planned.as_ref(), false, &cx, |_| false)?;
+        let (verdict, bits) = self.police(&touches, planned.as_ref(), &cx, |_| false)?;
         match verdict.decision {
             Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
             _ => match planned.preview(&cx) {
@@ -225,7 +223,7 @@ impl Trip {
             false => None,
         };
         let shown = Shown { verdict, preview: preview.about(&touches), grant };
-        Asked { planned, touches, bits, shown, ran: None }
+        Asked { planned, touches, bits, shown, rest: None }
     }
 
     /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
@@ -234,12 +232,11 @@ impl Trip {
         &self,
         touches: &[Touch],
         planned: &dyn Planned,
-        in_jail: bool,
         cx: &Context<'_>,
         may_run: impl Fn(&Verdict) -> bool,
     ) -> Result<(Verdict, BitSet), Fatal> {
         loop {
-            let question = self.question(touches).in_jail(in_jail);
+            let question = self.question(touches);
             let verdict = self.parts.policy.decide(&question);
             let review = planned.wants_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
@@ -259,14 +256,14 @@ impl Trip {
     }
 
     /// Another process may have granted something, or taken it back. True when that is so.
-    fn hear_of_grants(&self) -> Result<bool, StoreLost> {
+    pub(crate) fn hear_of_grants(&self) -> Result<bool, StoreLost> {
         if self.directories.is_empty() {
             return Ok(false);
         }
         hold_grants(&self.parts, &self.directories)
     }
 
-    fn question<'a>(&'a self, touches: &'a [Touch]) -> Question<'a> {
+    pub(crate) fn question<'a>(&'a self, touches: &'a [Touch]) -> Question<'a> {
         Question::new(&self.session, &self.call.name, touches, self.session.bits.now())
     }
 
@@ -283,20 +280,30 @@ impl Trip {
             let _ = cx.stall();
             return Ok(None);
         }
-        let change = if changes { id::mint("c")? } else { String::new() };
-        let Permission { verdict: Verdict { rule, layer, .. }, approval: approved } = permission;
-        self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
-        let ticket = Ticket::new(cx, change, approved, touches);
+        let ticket = self.begin(touches, permission, cx)?;
         let result = match planned.run(&ticket, self.notes) {
-            Ok(Ran::Rest(left, rest)) => return self.run_rest(rest, left, touches, cx),
+            Ok(Ran::Rest(groups, rest)) => return self.run_rest(rest, groups, touches, cx),
             Ok(Ran::Said(text)) => Ok(text),
             Err(error) => Err(error),
         };
         self.deliver(touches, result, cx)
     }
 
+    /// Records that something is about to be done, and gives the right to do it.
+    pub(crate) fn begin<'t>(
+        &self,
+        touches: &[Touch],
+        Permission { verdict: Verdict { rule, layer, .. }, approval: approved }: Permission<'t>,
+        cx: &'t Context<'t>,
+    ) -> Result<Ticket<'t>, Fatal> {
+        let changes = touches.iter().any(|touch| touch.verb.changes());
+        let change = if changes { id::mint("c")? } else { String::new() };
+        self.record(touches, Moment::Begin { rule, layer: *layer, approved, change: &change })?;
+        Ok(Ticket::new(cx, change, approved, touches))
+    }
+
     /// Ends a call that ran, unless the road gave up on it first.
-    fn deliver(
+    pub(crate) fn deliver(
         &self,
         touches: &[Touch],
         result: Result<String, ToolError>,
@@ -307,52 +314,6 @@ impl Trip {
             return Ok(None);
         }
         self.end(touches, result).map(|reply| Some(Leg::Done(reply)))
-    }
-
-    /// Polices what a run left to decide about, and runs it, unless somebody has to be asked.
-    fn run_rest(
-        &self,
-        mut rest: Box<dyn Planned>,
-        touches: Vec<Touch>,
-        ran: &[Touch],
-        cx: &Context<'_>,
-    ) -> Result<Option<Leg>, Fatal> {
-        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow;
-        let (verdict, bits) = self.police(&touches, rest.as_ref(), true, cx, may_run)?;
-        let refused = match verdict.decision {
-            Decision::Allow => {
-                return self.run(rest, &touches, Permission { verdict: &verdict, approval: None }, cx);
-            }
-            Decision::Deny => denial(&verdict),
-            Decision::Ask => match rest.preview(cx) {
-                Ok(preview) => {
-                    // What code did is never allowed for good.
-                    let shown = Shown { verdict, preview: preview.about(&touches), grant: None };
-                    let asked = Asked { planned: rest, touches, bits, shown, ran: Some(ran.to_vec()) };
-                    return Ok(Some(Leg::Asked(Box::new(asked))));
-                }
-                Err(error) => error,
-            },
-        };
-        self.leave_on_worker(rest, ran, refused, cx)
-    }
-
-    /// Ends a call without its rest. What was refused never happened: the record has what did.
-    fn leave_on_worker(
-        &self,
-        rest: Box<dyn Planned>,
-        ran: &[Touch],
-        refused: ToolError,
-        cx: &Context<'_>,
-    ) -> Result<Option<Leg>, Fatal> {
-        let result = rest.leave(refused, self.notes);
-        self.deliver(ran, result, cx)
-    }
-
-    /// What a call comes to whose rest a person refused.
-    pub(crate) fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
-        let Asked { planned, ran, .. } = asked;
-        self.end(&ran.unwrap_or_default(), planned.leave(refused, self.notes))
     }
 
     /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
@@ -419,7 +380,7 @@ impl Trip {
         Reply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
     }
 
-    fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
+    pub(crate) fn record(&self, touches: &[Touch], moment: Moment<'_>) -> Result<(), AuditLost> {
         self.record_about(None, touches, moment)
     }
 
@@ -449,8 +410,8 @@ impl Trip {
 }
 
 impl Road for Trip {
-    fn judge(&self, touch: &Touch, in_jail: bool) -> Verdict {
-        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)).in_jail(in_jail))
+    fn judge(&self, touch: &Touch) -> Verdict {
+        self.parts.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
     }
 
     fn raise(&self, bit: Bit) {
@@ -476,7 +437,7 @@ impl Road for Trip {
 }
 
 /// What the policy refuses.
-fn denial(verdict: &Verdict) -> ToolError {
+pub(crate) fn denial(verdict: &Verdict) -> ToolError {
     explained(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
 }
 
@@ -500,9 +461,9 @@ pub(crate) fn hold_grants(parts: &Parts, directories: &BTreeMap<String, String>)
 }
 
 /// Why a plan may run.
-struct Permission<'a> {
-    verdict: &'a Verdict,
-    approval: Option<&'a Approval>,
+pub(crate) struct Permission<'a> {
+    pub(crate) verdict: &'a Verdict,
+    pub(crate) approval: Option<&'a Approval>,
 }
 
 /// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::{Context, Preview, Ticket, ToolError, Touch};
+use crate::{ChangeGroup, Context, KeepDecision, Preview, Ticket, ToolError, Touch};
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
@@ -49,18 +49,27 @@ pub struct Shown {
     pub hidden: Vec<PathBuf>,
 }
 
-/// What a program changed in the workspace: to be judged, shown, and committed as one or dropped.
+/// What a program changed in the workspace, in groups that stand or fall together: each is judged, and those that may be kept
+/// are committed as one.
 pub trait Changes: Send + fmt::Debug {
     /// For the policy. Nothing, where nothing changed.
-    fn touches(&self) -> Vec<Touch>;
+    fn groups(&self) -> Vec<ChangeGroup>;
 
-    /// For the reply.
+    /// Makes one group of all of them: all or nothing.
+    fn merge(&mut self);
+
+    /// For the reply: every path, with its group.
     fn list(&self) -> Vec<ChangedPath>;
 
-    /// For a person. What it showed is kept, so that `commit` can tell whether it still holds.
+    /// Takes a decision about each group, and returns what they come to together.
+    fn settle(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
+
+    /// For a person: the groups that are to be asked about. What it showed is kept, so that `commit` can tell whether it
+    /// still holds.
     fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
 
-    /// Makes all of them beneath the workspace, or none.
+    /// Makes every group beneath the workspace that is to be kept, as one change. A group that was changed below in the
+    /// meantime is withheld, and the ticket is told.
     fn commit(self: Box<Self>, ticket: &Ticket<'_>) -> Result<(), ToolError>;
 }
 
@@ -72,6 +81,8 @@ pub struct ChangedPath {
     pub what: ChangeKind,
     /// Bytes that are there now. Nothing for what has no contents.
     pub size: Option<u64>,
+    /// Which group it belongs to.
+    pub group: usize,
 }
 
 /// What happened to a path.

@@ -18,7 +18,14 @@ pub(crate) const HOME: &str = "/tmp/home";
 
 const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-const FIXED: [(&str, &str); 12] = [
+const FIXED: [(&str, &str); 18] = [
+    // Reading a repository is no reason to write to it, and nothing repacks it by itself.
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_KEY_0", "gc.auto"),
+    ("GIT_CONFIG_VALUE_0", "0"),
+    ("GIT_CONFIG_KEY_1", "maintenance.auto"),
+    ("GIT_CONFIG_VALUE_1", "0"),
     ("HOME", HOME),
     ("USER", etc::USER),
     ("LOGNAME", etc::USER),

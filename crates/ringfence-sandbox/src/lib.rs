@@ -21,6 +21,7 @@ mod lockdown;
 mod message;
 mod mounts;
 mod output;
+mod report;
 mod ruleset;
 mod run;
 mod run_code;

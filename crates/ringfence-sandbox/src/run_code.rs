@@ -1,7 +1,8 @@
 //! `run_code`: a program in a jail, and what it changed as one change of the workspace.
 //!
-//! The program works on a layer above the workspace. Only when it ended well is that layer read, judged like any other
-//! change, and committed as one, or dropped. Whatever becomes of it, the reply has what the program printed.
+//! The program works on a layer above the workspace. Only when it ended well is that layer read. What it changed is judged
+//! group by group like the changes of other tools; what may be kept is committed as one, and the rest is dropped and named in
+//! an error. Whatever becomes of it, the reply has what the program printed.
 //!
 //! Not here: the jail (`sandbox.rs`), and how changes are found and committed (the kernel's `Workspace`).
 
@@ -13,18 +14,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::{
-    Bit, Body, CODE, ChangeKind, ChangedPath, Changes, Context, Egress, ErrorKind, Face, Limits, NET, NameTaken, Next,
-    Place, Plan, Preview, Progress, Registry, Review, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
+    Bit, Body, CODE, Changes, Context, Egress, ErrorKind, Face, KeepDecision, Limits, NET, NameTaken, Next, Place,
+    Plan, Preview, Progress, Registry, Remainder, Review, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
+use crate::denied::Barrier;
 use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
 use crate::limits::JailLimits;
+use crate::report::{Printed, Report, StandardReply};
 use crate::sandbox::{Sandbox, Settings};
 use crate::toolchains::Toolchain;
-use crate::walls::Wall;
 
 /// What the tool is made of.
 #[derive(Debug)]
@@ -44,8 +45,9 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
 }
 
 /// Runs Python or bash code in a jail. The code sees the workspace as its working directory, the system's programs, and
-/// nothing else: no other files, and no network but the hosts that `network` lists. What it changes in the workspace is kept as one change that `undo` takes
-/// back, if it ends by itself, with whatever exit code. Standard input is empty. Everything outside `/workspace` and
+/// nothing else: no other files, and no network but the hosts that `network` lists. If it ends by itself, with whatever exit code,
+/// each file that it changed is judged like a change by any other tool. What is kept is one change for `undo`; an error names what
+/// was not kept. Standard input is empty. Everything outside `/workspace` and
 /// `/tmp` is read-only, and `/tmp` is empty again in the next run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -67,7 +69,7 @@ struct StandardArgs {
     /// themselves.
     #[serde(default)]
     network: Vec<String>,
-    /// `auto` keeps changes as far as the policy allows, `review` asks a person first, `discard` drops them.
+    /// `auto` keeps changes as far as the policy allows, `review` asks a person first and keeps all or none, `discard` drops them.
     #[serde(default)]
     mode: Mode,
 }
@@ -258,72 +260,8 @@ pub(crate) struct Left {
     report: Report,
     changes: Box<dyn Changes>,
     review: bool,
-}
-
-/// What there is to say about a program that ended by itself.
-#[derive(Debug)]
-pub(crate) struct Report {
-    ended: Printed,
-    exit_code: i32,
-    changes: Vec<ChangedPath>,
-    /// How many there are, listed or not.
-    total: usize,
-    committed: bool,
-    change: Option<String>,
-    /// Why changes were not kept.
-    refused: Option<String>,
-    /// Still to be decided about.
-    rest: Option<(Box<dyn Changes>, bool)>,
-}
-
-/// What every ending has to say.
-#[derive(Debug)]
-struct Printed {
-    stdout: String,
-    stderr: String,
-    truncated: bool,
-    duration: Duration,
-    signal: Option<i32>,
-    ended_by: EndedBy,
-    walls: Vec<String>,
-    denied: Option<Denied>,
-}
-
-impl Printed {
-    fn of(ended: &Ended, limits: &JailLimits) -> Self {
-        let stderr = ended.stderr.text();
-        let writable = if ended.walls.contains(&Wall::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
-        let denied = match ended.crowded {
-            true => Some(crowded(limits.processes, writable)),
-            false => explain(&stderr, writable),
-        };
-        Self {
-            stdout: ended.stdout.text(),
-            denied: denied.filter(|_| ended.exit_code != 0),
-            stderr,
-            truncated: ended.stdout.truncated || ended.stderr.truncated,
-            duration: ended.duration,
-            signal: ended.signal,
-            ended_by: ended.ended_by,
-            walls: ended.walls.iter().map(ToString::to_string).collect(),
-        }
-    }
-
-    /// Puts it into an error, because whoever called wants to know how far it came.
-    fn explain(self, error: ToolError) -> ToolError {
-        error
-            .detail("stdout", self.stdout)
-            .detail("stderr", self.stderr)
-            .detail("truncated", self.truncated)
-            .detail("duration", millis(self.duration))
-            .detail("endedBy", self.ended_by.name())
-            .detail("committed", false)
-            .detail("walls", self.walls)
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    /// What becomes of each group of changes.
+    decided: Vec<KeepDecision>,
 }
 
 #[derive(Debug)]
@@ -381,15 +319,26 @@ impl Tool for RunCode {
         match report.rest.take() {
             None => Next::Done(report),
             Some((changes, review)) => {
-                let touches = changes.touches();
-                Next::Rest(Plan { touches, work: Work::Keep(Box::new(Left { report, changes, review })) })
+                let groups = changes.groups();
+                let decided = vec![KeepDecision::Ask; groups.len()];
+                Next::Rest(Remainder { groups, work: Work::Keep(Box::new(Left { report, changes, review, decided })) })
             }
+        }
+    }
+
+    fn settle(&self, work: &mut Work, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        match work {
+            Work::Keep(left) => {
+                left.decided = left.changes.settle(wanted);
+                left.decided.clone()
+            }
+            Work::Start(..) => wanted,
         }
     }
 
     fn leave(&self, work: Work, refused: ToolError) -> Result<Report, ToolError> {
         match work {
-            Work::Keep(left) => left.report.without(refused),
+            Work::Keep(left) => left.report.without(left.decided, refused),
             Work::Start(..) => Err(refused),
         }
     }
@@ -397,27 +346,18 @@ impl Tool for RunCode {
 
 impl Left {
     fn keep(self, ticket: &Ticket<'_>) -> Result<Report, ToolError> {
-        let Self { report, changes, .. } = self;
-        match changes.commit(ticket) {
-            Ok(()) => Ok(Report { committed: true, change: Some(ticket.change().to_owned()), ..report }),
-            Err(error) => report.without(error),
+        let Self { mut report, changes, mut decided, .. } = self;
+        if let Err(error) = changes.commit(ticket) {
+            return report.without(decided, error);
         }
-    }
-}
-
-impl Report {
-    /// The same program without its changes. Where nobody waits any more, or it is not known what is there now, that is
-    /// an error like any other.
-    fn without(self, refused: ToolError) -> Result<Self, ToolError> {
-        let unknown = refused.details.contains_key("committed");
-        match refused.kind {
-            ErrorKind::Cancelled | ErrorKind::Timeout => Err(self.ended.explain(refused)),
-            _ if unknown => {
-                let committed = refused.details.get("committed").cloned().unwrap_or_default();
-                Err(self.ended.explain(refused).detail("committed", committed))
+        for (group, error) in ticket.withheld() {
+            if let Some(decision) = decided.get_mut(group) {
+                *decision = KeepDecision::Refuse(error);
             }
-            _ => Ok(Self { refused: Some(refused.message), ..self }),
         }
+        let change = decided.contains(&KeepDecision::Keep).then(|| ticket.change().to_owned());
+        report.change = change;
+        report.with(&decided)
     }
 }
 
@@ -451,29 +391,35 @@ impl RunCode {
             None => Report::new(printed, ended.exit_code),
         };
         match upper {
-            Some(upper) if program.mode != Mode::Discard => self.look(report, &view, upper, program.mode, cx),
-            _ => Ok(report),
+            Some(upper) => self.look(report, &view, upper, program.mode, cx),
+            None => Ok(report),
         }
     }
 
     /// Finds out what the program changed.
     fn look(
         &self,
-        report: Report,
+        mut report: Report,
         view: &ringfence_kernel::View,
         upper: OwnedFd,
         mode: Mode,
         cx: &Context<'_>,
     ) -> Result<Report, ToolError> {
-        let changes = match self.jail.workspace.changes(view, upper, cx) {
+        let most_named = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
+        (report.most_named, report.discarded) = (most_named, mode == Mode::Discard);
+        let mut changes = match self.jail.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
-            Err(error) => return report.without(error),
+            // What is dropped anyway need not be understood.
+            Err(_) if report.discarded => return Ok(report),
+            Err(error) => return report.without(Vec::new(), error),
         };
-        let mut list = changes.list();
-        let total = list.len();
-        list.truncate(usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX));
-        let rest = (total > 0).then_some((changes, mode == Mode::Review));
-        Ok(Report { changes: list, total, rest, ..report })
+        if mode == Mode::Review {
+            changes.merge();
+        }
+        report.changes = changes.list();
+        let is_left = !report.changes.is_empty() && !report.discarded;
+        report.rest = is_left.then_some((changes, mode == Mode::Review));
+        Ok(report)
     }
 
     fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
@@ -531,21 +477,6 @@ fn cut_short(ended: &Ended, limits: &JailLimits) -> Option<ToolError> {
     }
 }
 
-impl Report {
-    fn new(ended: Printed, exit_code: i32) -> Self {
-        Self {
-            ended,
-            exit_code,
-            changes: Vec::new(),
-            total: 0,
-            committed: false,
-            change: None,
-            refused: None,
-            rest: None,
-        }
-    }
-}
-
 /// Tells the caller what a program prints, records where it connects to, and tells the jail when nobody waits any more.
 struct Keeper<'a> {
     cx: &'a Context<'a>,
@@ -564,96 +495,5 @@ impl Watch for Keeper<'_> {
             attempt.record(self.cx);
         }
         self.cx.check().is_err()
-    }
-}
-
-/// What `run_code` replies.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct StandardReply {
-    stdout: String,
-    stderr: String,
-    /// 128 and the number of the signal, where one ended it.
-    exit_code: i32,
-    /// Milliseconds that it ran.
-    duration: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<i32>,
-    /// `exit` or `signal`.
-    ended_by: &'static str,
-    /// True when the middle of an output is left out.
-    truncated: bool,
-    /// Whether what it changed in the workspace is kept.
-    committed: bool,
-    /// What it changed, kept or not: the first paths.
-    changes: Vec<StandardChange>,
-    /// How many paths it changed.
-    total_changes: usize,
-    /// The id of the change, for `undo`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    change: Option<String>,
-    /// Why its changes are not kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
-    /// What a wall of the jail kept it from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    denied: Option<StandardDenied>,
-    /// What stood between the program and the machine.
-    walls: Vec<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct StandardChange {
-    path: String,
-    /// `created`, `modified`, `deleted`, `renamed`, `mode` or `link`.
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct StandardDenied {
-    message: String,
-    /// Where it may write.
-    writable: Vec<&'static str>,
-}
-
-impl From<Report> for StandardReply {
-    fn from(report: Report) -> Self {
-        let Printed { stdout, stderr, truncated, duration, signal, ended_by, walls, denied } = report.ended;
-        Self {
-            stdout,
-            stderr,
-            exit_code: report.exit_code,
-            duration: millis(duration),
-            signal,
-            ended_by: ended_by.name(),
-            truncated,
-            committed: report.committed,
-            changes: report.changes.into_iter().map(StandardChange::from).collect(),
-            total_changes: report.total,
-            change: report.change,
-            refused: report.refused,
-            denied: denied
-                .map(|Denied { message, writable, .. }| StandardDenied { message, writable: writable.to_vec() }),
-            walls,
-        }
-    }
-}
-
-impl From<ChangedPath> for StandardChange {
-    fn from(ChangedPath { path, what, size }: ChangedPath) -> Self {
-        let (kind, from) = match what {
-            ChangeKind::Created => ("created", None),
-            ChangeKind::Modified => ("modified", None),
-            ChangeKind::Deleted => ("deleted", None),
-            ChangeKind::Renamed { from } => ("renamed", Some(from)),
-            ChangeKind::Mode => ("mode", None),
-            ChangeKind::Link => ("link", None),
-        };
-        Self { path, kind, from, size }
     }
 }

@@ -217,7 +217,7 @@ impl Tool for WebFetch {
 
     fn follow(&self, mut fetched: Fetched) -> Next<Fetched, Work> {
         match fetched.sent_on.take() {
-            Some(work) => Next::Rest(Plan { touches: vec![work.target.touch(NET)], work: *work }),
+            Some(work) => Next::Rest(Plan { touches: vec![work.target.touch(NET)], work: *work }.into()),
             None => Next::Done(fetched),
         }
     }

@@ -170,8 +170,8 @@ const HEAD: &str = r#"# What holds for agents in this directory, whoever starts 
 #
 # Every key and rule: `ringfence init --user --print`. What would be decided about a call: `ringfence policy explain TOOL JSON`.
 
-# What may be done without asking: "ask" (before anything is overwritten or deleted), "edits" (changes inside the workspace)
-# or "read-only".
+# What may be done without asking, by tools and by the programs that they run: "ask" (asks before anything is overwritten or
+# deleted), "edits" (changes inside the workspace that can be undone) or "read-only".
 # preset = "ask"
 
 [limits]

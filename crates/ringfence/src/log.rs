@@ -39,7 +39,9 @@ struct Line<'a> {
 impl AuditSink for LogLines {
     fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
         let (error, duration) = match record.moment {
-            Moment::Begin { .. } | Moment::Reached { .. } | Moment::ReachedUnlisted { .. } => return Ok(()),
+            Moment::Begin { .. } | Moment::Reached { .. } | Moment::NotKept { .. } | Moment::ReachedUnlisted { .. } => {
+                return Ok(());
+            }
             Moment::End { error, duration, .. } => (error, duration),
             Moment::Refused { error, duration, .. } | Moment::Overdue { error, duration, .. } => {
                 (Some(error), duration)

@@ -5,7 +5,8 @@
 use std::fmt::Write as _;
 
 use ringfence_kernel::{
-    Assurance, Decision, Explained, Explanation, Layer, Rule, Rules, Verdict, visible_line, visible_whole,
+    Assurance, Decision, Explained, ExplainedChange, Explanation, Layer, Rule, Rules, Verdict, visible_line,
+    visible_whole,
 };
 
 /// Every layer with its rules, in the order in which they decide.
@@ -14,7 +15,7 @@ pub(crate) fn show(rules: &Rules) -> String {
     for (layer, rules) in rules.layers() {
         let _ = writeln!(text, "{}{}", layer.name(), remark(layer));
         for rule in rules {
-            let said = rule.source().or(rule.remark()).map(|said| format!("  # {said}")).unwrap_or_default();
+            let said = rule.source().map(|said| format!("  # {said}")).unwrap_or_default();
             let _ = writeln!(text, "  {}", visible_whole(&format!("{rule}{said}")));
         }
     }
@@ -46,7 +47,7 @@ pub(crate) fn offered(sha256: &str, rules: &[Rule]) -> String {
 
 /// What was decided, by which rule, why, and about what.
 pub(crate) fn explain(explanation: &Explanation) -> String {
-    let Explanation { verdict, touches } = explanation;
+    let Explanation { verdict, touches, afterwards } = explanation;
     let mut text = format!("{}\n", decided(verdict));
     let answer = match verdict.assurance {
         Assurance::Person => Some("from a person at ringfence's own terminal or page"),
@@ -66,6 +67,17 @@ pub(crate) fn explain(explanation: &Explanation) -> String {
     for Explained { touch, verdict } in touches {
         let place = visible_line(&touch.place.shown);
         let _ = writeln!(text, "- {} `{place}`: {}", touch.verb.as_str(), decided(verdict));
+    }
+    if !afterwards.is_empty() && verdict.decision != Decision::Deny {
+        text.push_str("each change that the program leaves is then judged like a change by any other tool:\n");
+        for ExplainedChange { change, verdict } in afterwards {
+            let kept = match verdict.decision {
+                Decision::Allow => "kept",
+                Decision::Ask => "asked about, and not kept without a yes",
+                Decision::Deny => "not kept",
+            };
+            let _ = writeln!(text, "- {change}: {kept} ({})", decided(verdict));
+        }
     }
     text
 }

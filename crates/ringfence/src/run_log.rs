@@ -57,7 +57,9 @@ struct Line<'a> {
 impl AuditSink for RunLog {
     fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
         let (error, reply, duration) = match record.moment {
-            Moment::Begin { .. } | Moment::Reached { .. } | Moment::ReachedUnlisted { .. } => return Ok(()),
+            Moment::Begin { .. } | Moment::Reached { .. } | Moment::NotKept { .. } | Moment::ReachedUnlisted { .. } => {
+                return Ok(());
+            }
             Moment::End { error, reply, duration } => (error, reply, duration),
             Moment::Refused { error, reply, duration } | Moment::Overdue { error, reply, duration } => {
                 (Some(error), reply, duration)

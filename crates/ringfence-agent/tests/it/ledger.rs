@@ -164,10 +164,14 @@ fn a_call_whose_end_is_not_known_is_said_to_be_so_until_it_is() {
 #[test]
 fn what_a_program_changed_counts_only_where_it_was_kept() {
     let road = Road::new();
-    for (call, committed) in [("a", true), ("b", false)] {
+    for (call, committed) in [("a", "all"), ("b", "none")] {
         road.begin(call, "run_code", &[(Verb::Run, "bash"), (Verb::Fetch, "pypi.org:443")], "");
         road.begin(call, "run_code", &[(Verb::Overwrite, &format!("{call}.txt"))], &format!("c-{call}"));
-        road.end(call, "run_code", &json!({"ok": true, "value": {"exitCode": 1, "committed": committed}}));
+        road.end(
+            call,
+            "run_code",
+            &json!({"ok": true, "value": {"exitCode": 1, "committed": committed, "totalChanges": 1}}),
+        );
     }
     assert_eq!(
         road.lines(),
@@ -189,4 +193,52 @@ fn a_program_that_was_ended_has_no_exit_code() {
     road.record("a", "run_code", &[], Moment::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
     assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, nothing of it kept");
     assert_eq!(road.tap.ledger().failed.len(), 1);
+}
+
+#[test]
+fn a_program_whose_changes_were_discarded_kept_nothing() {
+    let road = Road::new();
+    for (call, value) in [
+        ("a", json!({"exitCode": 0, "committed": "none", "totalChanges": 1, "discarded": true})),
+        ("b", json!({"exitCode": 0, "committed": "none", "totalChanges": 0, "discarded": true})),
+        ("c", json!({"exitCode": 0, "committed": "none", "totalChanges": 0})),
+    ] {
+        road.begin(call, "run_code", &[(Verb::Run, "bash")], "");
+        road.end(call, "run_code", &json!({"ok": true, "value": value}));
+    }
+    let kept: Vec<bool> = road.tap.ledger().commands.iter().map(|command| command.kept).collect();
+    assert_eq!(kept, [false, false, true]);
+}
+
+#[test]
+fn what_of_a_program_was_refused_is_named_and_counts_as_denied() {
+    let road = Road::new();
+    road.begin("a", "run_code", &[(Verb::Run, "bash")], "");
+    let error = ToolError::new(ErrorKind::ApprovalDenied, "not kept: `old.txt`")
+        .detail("committed", "some")
+        .detail("exitCode", 3);
+    road.record("a", "run_code", &[(Verb::Overwrite, "old.txt")], Moment::NotKept { error: &error });
+    road.begin("a", "run_code", &[(Verb::Create, "new.txt"), (Verb::Overwrite, "late.txt")], "c-1");
+    let late = ToolError::new(ErrorKind::Conflict, "changed meanwhile");
+    road.record("a", "run_code", &[(Verb::Overwrite, "late.txt")], Moment::NotKept { error: &late });
+    let end = Moment::End { error: Some(&error), reply: "", duration: Duration::ZERO };
+    road.record("a", "run_code", &[(Verb::Create, "new.txt")], end);
+    assert_eq!(
+        road.lines(),
+        [
+            "created  new.txt",
+            "ran      bash code: exit code 3, not kept: old.txt, late.txt",
+            "denied   run_code old.txt: not kept: `old.txt`",
+        ]
+    );
+    assert_eq!(road.tap.ledger().changes, ["c-1"]);
+}
+
+#[test]
+fn a_change_that_is_made_and_may_not_survive_a_power_cut_is_made() {
+    let road = Road::new();
+    road.begin("a", "write_file", &[(Verb::Create, "a.txt")], "c-1");
+    let error = ToolError::new(ErrorKind::Io, "it is made, but could not be put on disk").detail("committed", true);
+    road.record("a", "write_file", &[], Moment::End { error: Some(&error), reply: "", duration: Duration::ZERO });
+    assert_eq!(road.lines()[0], "created  a.txt");
 }

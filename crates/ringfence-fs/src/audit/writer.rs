@@ -419,6 +419,12 @@ impl<'a> Line<'a> {
                 line.error = refused.map(|error| session.dialect.error_name(error));
                 return line;
             }
+            Moment::NotKept { error } => {
+                line.moment = "not-kept";
+                line.ok = Some(false);
+                line.error = Some(session.dialect.error_name(error));
+                return line;
+            }
             Moment::ReachedUnlisted { made, refused } => {
                 line.moment = "reached-unlisted";
                 line.count = Some(made + refused);

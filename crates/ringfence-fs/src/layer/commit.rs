@@ -1,4 +1,4 @@
-//! What a program changed becomes what the workspace has: all of it, or nothing.
+//! What is kept of a program's changes becomes what the workspace has: all of it, or nothing.
 //!
 //! Everything new is made in the keep first and put on disk. Then a note has every step, the journal has every effect, and
 //! the steps are made, each by one rename. The first that cannot be made ends it, and those before it go back; whoever comes
@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 
 use ringfence_kernel::{Assurance, Context, ErrorKind, Pace, Ticket, ToolError};
 use rustix::fs::OFlags;
@@ -32,12 +33,10 @@ use crate::slot::{check_directory_writable, listing};
 use crate::stamp::{Kind, Stamp};
 use crate::tools::manifest::{Class, survey};
 
-/// So many paths are named where somebody else changed them.
-const MOST_NAMED: usize = 5;
-
-/// Makes everything that a program left, or nothing.
-pub(super) fn commit(left: &Left, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let mount = &*left.mount;
+/// Makes everything that is to be kept of what a program left, or nothing.
+pub(super) fn commit(mut left: Left, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mount = &*Arc::clone(&left.mount);
+    left.drop_refused();
     if left.items.is_empty() {
         return Ok(());
     }
@@ -60,7 +59,12 @@ pub(super) fn commit(left: &Left, ticket: &Ticket<'_>) -> Result<(), ToolError> 
         let message = "an earlier change was interrupted and could not be taken back yet; nothing was changed";
         return Err(ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed"));
     }
-    check_unchanged(left, ticket)?;
+    withhold_changed(&mut left, ticket)?;
+    if left.items.is_empty() {
+        tree.settle();
+        return Ok(());
+    }
+    let left = &left;
     check_guards(left, ticket)?;
     let keep = mount.make_keep(journal)?;
     // There is nothing to be taken back yet. What has the change in its name goes with the note.
@@ -410,7 +414,8 @@ fn sync(mount: &Mount, keep: &Keep, entries: &[Entry]) -> Result<(), Errno> {
 
 /// New contents are another file: it is as sensitive as the one before.
 fn remember(left: &Left, parents: &mut Parents<'_>) {
-    for item in left.items.iter().filter(|item| matches!(item.now, Some(Now::File { .. }))) {
+    let named = |item: &&Item| !item.is_data && matches!(item.now, Some(Now::File { .. }));
+    for item in left.items.iter().filter(named) {
         let was = item.was.as_ref().map(|was| was.sensitivity).unwrap_or_default();
         let known = place(&left.mount, &item.path).sensitive().or(was);
         if !known.is_any() {
@@ -425,25 +430,31 @@ fn remember(left: &Left, parents: &mut Parents<'_>) {
     }
 }
 
-/// Every path must be as it was when the program started, and when it was looked at.
-fn check_unchanged(left: &Left, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let mount = &*left.mount;
-    let mut stale: BTreeSet<String> = left.stale.clone();
-    let mut parents = Parents::new(mount);
+/// Every path must be as it was when the program started, and when it was looked at. A group with another one is withheld.
+fn withhold_changed(left: &mut Left, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mount = Arc::clone(&left.mount);
+    let mut parents = Parents::new(&mount);
+    let mut stale: Vec<(usize, ToolError)> = Vec::new();
     for (item, _) in tops(&left.items) {
         ticket.context().check()?;
         if !is_unchanged(left, item, &mut parents, ticket.context())? {
-            stale.insert(shown(mount, &item.path));
+            stale.push((item.group, changed_below(&shown(&mount, &item.path))));
         }
     }
-    let Some(first) = stale.first() else { return Ok(()) };
-    let more = match stale.len() {
-        1 => String::new(),
-        count => format!(" and {} more", count - 1),
-    };
-    let message = format!("`{first}`{more} changed in the workspace since the program started; nothing was changed");
-    let named: Vec<&String> = stale.iter().take(MOST_NAMED).collect();
-    Err(ToolError::new(ErrorKind::Conflict, message).hint("run it again").detail("conflicts", serde_json::json!(named)))
+    if stale.is_empty() {
+        return Ok(());
+    }
+    for (group, error) in left.refuse_groups(stale) {
+        ticket.withhold(group, error);
+    }
+    left.drop_refused();
+    Ok(())
+}
+
+/// The error for a path that somebody else changed since the program started.
+pub(super) fn changed_below(shown: &str) -> ToolError {
+    let message = format!("`{shown}` changed in the workspace since the program started");
+    ToolError::new(ErrorKind::Conflict, message).hint("run it again")
 }
 
 fn is_unchanged(left: &Left, item: &Item, parents: &mut Parents<'_>, cx: &Context<'_>) -> Result<bool, ToolError> {

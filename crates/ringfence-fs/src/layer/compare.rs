@@ -1,7 +1,7 @@
 //! What a layer means for the workspace: every path that is to be another than it is.
 //!
 //! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
-//! hides is a delete here. What cannot be committed at all, such as a pipe or a link that leads outside, fails the whole.
+//! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.
 //!
 //! Not here: reading the layer (`upper.rs`), and what is done about it (`commit.rs`).
 
@@ -42,6 +42,17 @@ pub(super) struct Item {
     pub(super) now: Option<Now>,
     /// It comes with a new directory that it is in.
     pub(super) within: bool,
+    /// What it stands or falls with.
+    pub(super) group: usize,
+    /// Data of a git repository that was there before, which leads to nothing protected.
+    pub(super) is_data: bool,
+}
+
+/// A path that cannot be committed, whatever the policy says, with everything below it.
+#[derive(Debug)]
+pub(super) struct Unkeepable {
+    pub(super) path: Vec<u8>,
+    pub(super) error: ToolError,
 }
 
 #[derive(Debug)]
@@ -75,11 +86,21 @@ pub(super) enum Now {
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) items: Vec<Item>,
-    /// Paths that somebody else changed since the program started.
-    pub(super) stale: BTreeSet<String>,
+    /// Paths that somebody else changed since the program started. What is below a directory among them is stale too.
+    pub(super) stale: BTreeSet<Vec<u8>>,
+    pub(super) unkeepable: Vec<Unkeepable>,
 }
 
 impl Item {
+    pub(super) fn new(path: Vec<u8>, was: Option<Was>, now: Option<Now>) -> Self {
+        Self { path, was, now, within: false, group: 0, is_data: false }
+    }
+
+    /// A directory that was not there, or takes the place of something else.
+    pub(super) fn is_new_directory(&self) -> bool {
+        matches!(self.now, Some(Now::Directory { .. })) && self.directory_mode().is_none()
+    }
+
     /// A directory takes the place of something else, or the other way round: that cannot be done in one step.
     pub(super) fn changes_kind(&self) -> bool {
         let was = self.was.as_ref().map(|was| was.stamp.kind == Kind::Directory);
@@ -106,15 +127,15 @@ pub(super) fn compare(mount: &Mount, upper: &Upper, started: i128, cx: &Context<
         entries: cx.limits.walk_entries,
         bytes: cx.limits.copy_bytes,
         directories: vec![Directory { path: Vec::new(), below: Below::Seen, unmatched: false }],
-        found: Comparison { items: Vec::new(), stale: BTreeSet::new() },
+        found: Comparison { items: Vec::new(), stale: BTreeSet::new(), unkeepable: Vec::new() },
     };
     while let Some(directory) = comparer.directories.pop() {
-        comparer.compare_directory(&directory)?;
+        let compared = comparer.compare_directory(&directory);
+        comparer.leave_out(compared, &directory.path)?;
     }
     let mut found = comparer.found;
     // What is in a directory comes right behind it.
     found.items.sort_by(|a, b| a.path.split(|byte| *byte == b'/').cmp(b.path.split(|byte| *byte == b'/')));
-    check_links(mount, &found.items)?;
     Ok(found)
 }
 
@@ -171,15 +192,15 @@ impl Comparer<'_> {
         if below == Below::Nothing {
             if listing.copied_up && *unmatched {
                 // It was made for a directory that is no longer there.
-                self.found.stale.insert(name);
+                self.found.stale.insert(path.clone());
             }
-            return listing.entries.iter().try_for_each(|entry| self.compare_entry(directory, &listing, None, entry));
+            return listing.entries.iter().try_for_each(|entry| self.compare_one(directory, &listing, None, entry));
         }
         let lower = open_straight(self.mount, path).ok_or_else(|| gone(&name))?;
         self.check_directory(path, &Stamp::of(&fstat(&lower).map_err(|errno| fault(errno, &name))?), below);
         let inside = Directory { path: path.clone(), below, unmatched: *unmatched };
         for entry in &listing.entries {
-            self.compare_entry(&inside, &listing, Some(lower.as_fd()), entry)?;
+            self.compare_one(&inside, &listing, Some(lower.as_fd()), entry)?;
         }
         if below == Below::Hidden {
             self.remove_hidden(path, lower.as_fd(), &listing)?;
@@ -192,7 +213,7 @@ impl Comparer<'_> {
         let moved = stamp.changed >= self.started && stamp.modified < self.started;
         let hidden = below == Below::Hidden && stamp.changed >= self.started;
         if !path.is_empty() && (moved || hidden) {
-            self.found.stale.insert(shown(self.mount, path));
+            self.found.stale.insert(path.to_vec());
         }
     }
 
@@ -207,10 +228,38 @@ impl Comparer<'_> {
         for entry in there.iter().filter(|entry| !kept.contains(entry.name.as_slice())) {
             let stamp = look(lower, &entry.name).map_err(|errno| fault(errno, &name))?;
             if let Some(stamp) = stamp {
-                self.remove(lower, &joined(path, &entry.name), &stamp)?;
+                let path = joined(path, &entry.name);
+                let removed = self.remove(lower, &path, &stamp);
+                self.leave_out(removed, &path)?;
             }
         }
         Ok(())
+    }
+
+    fn compare_one(
+        &mut self,
+        directory: &Directory,
+        listing: &Listing,
+        lower: Option<BorrowedFd<'_>>,
+        entry: &Entry,
+    ) -> Result<(), ToolError> {
+        let compared = self.compare_entry(directory, listing, lower, entry);
+        self.leave_out(compared, &joined(&directory.path, &entry.name))
+    }
+
+    /// What is wrong with one path is no reason to drop the others. What ends the call, or is about all of them, is.
+    fn leave_out(&mut self, compared: Result<(), ToolError>, path: &[u8]) -> Result<(), ToolError> {
+        let is_about_all = |kind: ErrorKind| {
+            use ErrorKind::{Cancelled, Internal, Io, Timeout, WriteLimit};
+            path.is_empty() || matches!(kind, Cancelled | Internal | Io | Timeout | WriteLimit)
+        };
+        match compared {
+            Err(error) if !is_about_all(error.kind) => {
+                self.found.unkeepable.push(Unkeepable { path: path.to_vec(), error });
+                Ok(())
+            }
+            compared => compared,
+        }
     }
 
     fn compare_entry(
@@ -229,7 +278,7 @@ impl Comparer<'_> {
         }
         if path.len() > LONGEST_PATH {
             let start: String = name.chars().take(200).collect();
-            let message = format!("`{start}…` is deeper than a path may be; nothing was changed");
+            let message = format!("`{start}…` is deeper than a path may be");
             return Err(ToolError::new(ErrorKind::InvalidPath, message));
         }
         let fail = |errno| fault(errno, &name);
@@ -265,14 +314,15 @@ impl Comparer<'_> {
         let merged = was.filter(|(_, was)| was.kind == Kind::Directory);
         let Some((_, stamp)) = merged else {
             let unmatched = was.is_none() && directory.below != Below::Nothing;
-            self.directories.push(Directory { path: path.clone(), below: Below::Nothing, unmatched });
-            return self.put(directory, path, was, now);
+            self.put(directory, path.clone(), was, now)?;
+            self.directories.push(Directory { path, below: Below::Nothing, unmatched });
+            return Ok(());
         };
         let below = if directory.below == Below::Hidden { Below::Hidden } else { Below::Seen };
         self.directories.push(Directory { path: path.clone(), below, unmatched: false });
         if stamp.mode & 0o777 != mode {
             let was = Some(Was { stamp, sensitivity: Sensitivity::default(), tree: None });
-            self.found.items.push(Item { path, was, now: Some(now), within: false });
+            self.found.items.push(Item::new(path, was, Some(now)));
         }
         Ok(())
     }
@@ -325,7 +375,7 @@ impl Comparer<'_> {
             // It was made for a file that has no name here now: the program renamed that, or somebody removed it.
             let above = Stamp::of(&fstat(lower).map_err(|errno| fault(errno, &name))?);
             if above.modified >= self.started {
-                self.found.stale.insert(name);
+                self.found.stale.insert(path.clone());
             }
         }
         self.put(directory, path, was, Now::File { seen: entry.stamp, digest, mode, only_mode: same })
@@ -348,13 +398,13 @@ impl Comparer<'_> {
     ) -> Result<(), ToolError> {
         let was = was.map(|(lower, stamp)| self.look_closely(lower, &path, &stamp)).transpose()?;
         let within = directory.below == Below::Nothing;
-        self.found.items.push(Item { path, was, now: Some(now), within });
+        self.found.items.push(Item { within, ..Item::new(path, was, Some(now)) });
         Ok(())
     }
 
     fn remove(&mut self, lower: BorrowedFd<'_>, path: &[u8], stamp: &Stamp) -> Result<(), ToolError> {
         let was = self.look_closely(lower, path, stamp)?;
-        self.found.items.push(Item { path: path.to_vec(), was: Some(was), now: None, within: false });
+        self.found.items.push(Item::new(path.to_vec(), Some(was), None));
         Ok(())
     }
 
@@ -379,7 +429,7 @@ impl Comparer<'_> {
             _ => None,
         };
         if newest >= self.started {
-            self.found.stale.insert(place.shown);
+            self.found.stale.insert(path.to_vec());
         }
         Ok(Was { stamp: *stamp, sensitivity, tree })
     }
@@ -390,29 +440,24 @@ fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 fn refused(shown: &str, why: &str) -> ToolError {
-    ToolError::new(ErrorKind::WrongType, format!("`{shown}` {why}; nothing was changed"))
-        .hint("leave it out, and run again")
+    ToolError::new(ErrorKind::WrongType, format!("`{shown}` {why}"))
 }
 
 fn gone(shown: &str) -> ToolError {
-    let message = format!("`{shown}` was removed or replaced while the program ran; nothing was changed");
+    let message = format!("`{shown}` was removed or replaced while the program ran");
     ToolError::new(ErrorKind::Conflict, message)
 }
 
-/// Fails where a new link would lead outside, itself or by way of another one.
-fn check_links(mount: &Mount, items: &[Item]) -> Result<(), ToolError> {
-    let links: Vec<(&[u8], &[u8])> =
-        items.iter().filter_map(|item| Some((item.path.as_slice(), link_of(item)?))).collect();
+/// New links that would lead outside, themselves or by way of another one, where these items are kept and no others.
+pub(super) fn links_outside<'a>(mount: &Mount, kept: &[&'a Item]) -> Vec<(&'a Item, ToolError)> {
+    let links: Vec<(&'a Item, &[u8])> = kept.iter().filter_map(|item| Some((*item, link_of(item)?))).collect();
     if links.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
-    let tree = Links { mount, items: items.iter().map(|item| (item.path.as_slice(), item)).collect() };
-    for (path, target) in links {
-        if !tree.stays_inside(path, target) {
-            return Err(refused(&shown(mount, path), "is a link that leads outside the workspace"));
-        }
-    }
-    Ok(())
+    let tree = Links { mount, items: kept.iter().map(|item| (item.path.as_slice(), *item)).collect() };
+    let leads_outside = |(item, target): &(&Item, &[u8])| !tree.stays_inside(&item.path, target);
+    let why = |item: &Item| refused(&shown(mount, &item.path), "is a link that leads outside the workspace");
+    links.into_iter().filter(leads_outside).map(|(item, _)| (item, why(item))).collect()
 }
 
 /// Whether a link leads to the system's own programs, as those of every virtual environment do. They are there for

@@ -1,31 +1,35 @@
 //! The workspace as programs work on it: what they see, and what becomes of what they changed.
 //!
 //! A program changes a layer above the workspace and never the workspace itself. What it left is read as what it is, the work
-//! of a stranger; becomes a list of changes that is judged, shown and committed as one; or is dropped with the layer.
+//! of a stranger; becomes groups of changes that are judged and shown; those that are kept are committed as one, and the rest goes with
+//! the layer.
 //!
 //! Not here: running a program (`ringfence-sandbox`).
 
 mod commit;
 mod compare;
+mod group;
+mod repository_data;
 mod review;
 mod stage;
 mod step;
 mod upper;
 mod view;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use ringfence_kernel::{Changes, Context, ErrorKind, ToolError, Touch, View, Workspace};
+use ringfence_kernel::{ChangeGroup, Changes, Context, KeepDecision, ToolError, Touch, View, Workspace};
 
-use self::compare::{Item, compare};
+use self::compare::{Item, Unkeepable, compare};
+use self::repository_data::RepositoryFindings;
 pub(crate) use self::step::{clear, permit_directory, take_back};
 use self::upper::Upper;
 use crate::Fence;
 use crate::digest::Digest;
-use crate::mount::{Mount, Rights};
+use crate::mount::Mount;
 use crate::slot::STATE_ALIAS;
 
 impl Fence {
@@ -55,28 +59,27 @@ impl Workspace for Files {
     }
 
     fn changes(&self, view: &View, upper: OwnedFd, cx: &Context<'_>) -> Result<Box<dyn Changes>, ToolError> {
-        // A file in a directory that goes is named where the policy says more to it than to the directory: both as here.
-        let cx = &cx.in_jail();
         self.mount.look_around(cx)?;
         let since = view.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = i128::try_from(since.as_nanos()).unwrap_or_default();
         let upper = Upper::new(upper);
         let found = compare(&self.mount, &upper, started, cx)?;
-        if !found.items.is_empty() && self.mount.rights == Rights::ReadOnly {
-            let message = "the program wrote to a workspace that is read-only; nothing was changed";
-            return Err(ToolError::new(ErrorKind::ReadOnly, message));
-        }
         let mut left = Left {
             mount: Arc::clone(&self.mount),
             upper,
             items: found.items,
-            stale: found.stale,
+            unkeepable: Vec::new(),
             touches: Vec::new(),
             renamed: HashMap::new(),
+            groups: Vec::new(),
+            decided: Vec::new(),
+            repositories: RepositoryFindings::default(),
             previewed: HashMap::new(),
         };
+        left.judge_repositories(cx);
         left.find_touches(cx)?;
-        left.find_renames(cx)?;
+        let moved = left.find_renames(cx)?;
+        left.form_groups(&moved, &found.stale, found.unkeepable);
         Ok(Box::new(left))
     }
 }
@@ -87,11 +90,16 @@ struct Left {
     mount: Arc<Mount>,
     upper: Upper,
     items: Vec<Item>,
-    /// Paths that somebody else changed since the program started.
-    stale: BTreeSet<String>,
-    touches: Vec<Touch>,
+    /// What cannot be committed, with its group.
+    unkeepable: Vec<(Unkeepable, usize)>,
+    /// For each item what the policy has to judge.
+    touches: Vec<Vec<Touch>>,
     /// New files by the path that had the same contents and is gone.
     renamed: HashMap<Vec<u8>, Vec<u8>>,
+    groups: Vec<ChangeGroup>,
+    /// What becomes of each group.
+    decided: Vec<KeepDecision>,
+    repositories: RepositoryFindings,
     /// What a person was shown of the files that are there now.
     previewed: HashMap<Vec<u8>, Digest>,
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    Answered, ApprovalResponse, Bits, CODE, Choice, Context, Dialect, ErrorKind, Face, Host, Limits, Listener,
-    MemoryStore, Next, Parts, Place, Plan, Policy, Preset, Preview, Principal, Progress, Registry, Reply, Review,
-    Session, Ticket, Tool, ToolCall, ToolError, Touch, Verb,
+    Answered, ApprovalResponse, Bits, CODE, ChangeGroup, Choice, Context, Dialect, ErrorKind, Face, Host, KeepDecision,
+    Limits, Listener, MemoryStore, Next, Parts, Place, Plan, Policy, Preset, Preview, Principal, Progress, Registry,
+    Remainder, Reply, Review, Session, Ticket, Tool, ToolCall, ToolError, Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ struct Args {
 #[derive(Debug)]
 enum Work {
     Start(Args),
-    Keep(Args),
+    Keep(Args, Vec<KeepDecision>),
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -59,8 +59,14 @@ impl Tool for Program {
     }
 
     fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let (Work::Start(args) | Work::Keep(args)) = work;
-        Ok(Preview::new(&format!("keep `{}`", args.path), "f"))
+        match work {
+            Work::Start(args) => Ok(Preview::new(&format!("keep `{}`", args.path), "f")),
+            Work::Keep(args, decided) => {
+                let asked = args.path.split('+').zip(decided).filter(|(_, decision)| **decision == KeepDecision::Ask);
+                let paths: Vec<&str> = asked.map(|(path, _)| path).collect();
+                Ok(Preview::new(&format!("keep `{}`", paths.join("+")), "f"))
+            }
+        }
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Did, ToolError> {
@@ -77,9 +83,14 @@ impl Tool for Program {
                 }
                 (false, Some(args))
             }
-            Work::Keep(_) => {
+            Work::Keep(args, decided) => {
                 ticket.commit()?;
                 self.kept.store(true, Ordering::SeqCst);
+                let paths = args.path.split('+').enumerate();
+                paths
+                    .filter(|(_, path)| path.starts_with("late"))
+                    .for_each(|(group, _)| ticket.withhold(group, ToolError::new(ErrorKind::Conflict, "late")));
+                assert!(decided.contains(&KeepDecision::Keep) && !decided.contains(&KeepDecision::Ask));
                 (true, None)
             }
         };
@@ -87,17 +98,28 @@ impl Tool for Program {
     }
 
     fn wants_review(&self, work: &Work) -> Option<Review> {
-        matches!(work, Work::Keep(args) if args.review).then_some(Review::WISHED)
+        matches!(work, Work::Keep(args, _) if args.review).then_some(Review::WISHED)
     }
 
     fn follow(&self, mut outcome: Did) -> Next<Did, Work> {
         match outcome.left.take() {
-            Some(args) if !args.path.is_empty() => Next::Rest(Plan {
-                touches: vec![touch(Verb::Overwrite, "workspace", &args.path)],
-                work: Work::Keep(args),
-            }),
+            Some(args) if !args.path.is_empty() => {
+                let group = |path: &str| ChangeGroup {
+                    touches: vec![touch(Verb::Overwrite, "workspace", path)],
+                    refused: path.starts_with("pipe").then(|| ToolError::new(ErrorKind::WrongType, "a pipe")),
+                };
+                let groups = args.path.split('+').map(group).collect();
+                Next::Rest(Remainder { groups, work: Work::Keep(args, Vec::new()) })
+            }
             _ => Next::Done(outcome),
         }
+    }
+
+    fn settle(&self, work: &mut Work, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        if let Work::Keep(_, decided) = work {
+            decided.clone_from(&wanted);
+        }
+        wanted
     }
 
     fn leave(&self, _: Work, refused: ToolError) -> Result<Did, ToolError> {
@@ -213,7 +235,14 @@ async fn what_is_asked_about_is_kept_after_a_yes_and_left_after_a_no() {
     assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
     assert!(reply["value"]["refused"].as_str().unwrap().contains("I do not like it"), "{reply}");
     assert!(!stage.kept());
-    let lines = ["begin python", "begin approved change ask", "end ok ask", "begin python", "end ok python"];
+    let lines = [
+        "begin python",
+        "begin approved change ask",
+        "end ok ask",
+        "begin python",
+        "not kept ApprovalDenied ask",
+        "end ok python",
+    ];
     assert_eq!(stage.trace.lines(), lines);
     let asked = stage.somebody.asked.lock().unwrap()[0].clone();
     assert_eq!((asked.preview.as_str(), asked.grant), ("keep `ask`", None));
@@ -225,7 +254,43 @@ async fn what_is_denied_is_left_and_nobody_is_asked() {
     let reply = stage.run(json!({"path": "deny"})).await;
     assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
     assert_eq!((stage.kept(), stage.somebody.asked.lock().unwrap().len()), (false, 0));
-    assert_eq!(stage.trace.lines(), ["begin python", "end ok python"], "what was denied never happened");
+    let lines = ["begin python", "not kept PermissionDenied deny", "end ok python"];
+    assert_eq!(stage.trace.lines(), lines, "what was denied never happened");
+}
+
+/// A run that leaves several groups: what is asked, and what the records say is kept.
+#[tokio::test]
+async fn every_group_is_decided_by_itself_with_one_question_and_one_change() {
+    for (path, answer, asked, lines) in [
+        ("free+deny", None, None, vec!["not kept PermissionDenied deny", "begin change free", "end ok free"]),
+        (
+            "free+ask 1+ask 2",
+            Some(yes()),
+            Some("keep `ask 1+ask 2`"),
+            vec!["begin approved change free ask 1 ask 2", "end ok free ask 1 ask 2"],
+        ),
+        (
+            "free+ask 1+deny",
+            Some(no()),
+            Some("keep `ask 1`"),
+            vec!["not kept ApprovalDenied ask 1", "not kept PermissionDenied deny", "begin change free", "end ok free"],
+        ),
+        ("pipe+free", None, None, vec!["not kept WrongType pipe", "begin change free", "end ok free"]),
+        (
+            "ask 1+pipe",
+            Some(no()),
+            Some("keep `ask 1`"),
+            vec!["not kept ApprovalDenied ask 1", "not kept WrongType pipe", "end ok python"],
+        ),
+        ("free+late", None, None, vec!["begin change free late", "not kept Conflict late", "end ok free"]),
+    ] {
+        let stage = Stage::answering(answer);
+        stage.run(json!({"path": path})).await;
+        assert_eq!(stage.trace.lines()[1..], lines, "{path}");
+        let questions: Vec<String> =
+            stage.somebody.asked.lock().unwrap().iter().map(|request| request.preview.clone()).collect();
+        assert_eq!(questions, asked.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{path}");
+    }
 }
 
 #[tokio::test]
@@ -287,9 +352,9 @@ async fn what_waits_for_its_turn_to_be_asked_about_is_not_run_again() {
 }
 
 #[tokio::test]
-async fn the_presets_let_a_program_overwrite_but_not_what_is_protected() {
+async fn a_preset_says_to_a_program_what_it_says_to_every_tool() {
     for (preset, path, committed) in [
-        (Preset::Ask, "src/main.rs", true),
+        (Preset::Ask, "src/main.rs", false),
         (Preset::Ask, ".git/hooks/pre-commit", false),
         (Preset::Edits, "src/main.rs", true),
         (Preset::Edits, ".vscode/tasks.json", false),

@@ -330,6 +330,7 @@ impl AuditSink for Trace {
             }
             Moment::Reached { refused: None } => "reached".to_owned(),
             Moment::Reached { refused: Some(error) } => format!("kept from {:?}", error.kind),
+            Moment::NotKept { error } => format!("not kept {:?}", error.kind),
             Moment::ReachedUnlisted { made, refused } => format!("reached {made} more, kept from {refused} more"),
             Moment::End { error: None, .. } => "end ok".to_owned(),
             Moment::End { error: Some(error), .. } => format!("end {:?}", error.kind),

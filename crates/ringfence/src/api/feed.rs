@@ -205,7 +205,7 @@ impl AuditSink for Feed {
             Moment::End { error: Some(_), .. } => Some(&self.counts.failed),
             Moment::Refused { .. } => Some(&self.counts.refused),
             Moment::End { .. } | Moment::Overdue { .. } => None,
-            Moment::Reached { .. } | Moment::ReachedUnlisted { .. } => None,
+            Moment::Reached { .. } | Moment::NotKept { .. } | Moment::ReachedUnlisted { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         let kind = match moment {
@@ -220,6 +220,10 @@ impl AuditSink for Feed {
             Moment::Reached { refused } => {
                 data["error"] = json!(refused.map(|error| error.kind.name()));
                 "reached"
+            }
+            Moment::NotKept { error } => {
+                data["error"] = json!(error.kind.name());
+                "not-kept"
             }
             Moment::ReachedUnlisted { made, refused } => {
                 data["made"] = json!(made);

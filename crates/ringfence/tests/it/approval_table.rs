@@ -20,14 +20,14 @@ use crate::site::Site;
 
 /// Somebody who always answers the same, or later, and counts how often.
 #[derive(Clone, Debug, Default)]
-struct Somebody {
+pub(crate) struct Somebody {
     /// The answers, the last one again and again. None are put off.
     answers: Arc<Mutex<Vec<ApprovalResponse>>>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Somebody {
-    fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+    pub(crate) fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
         Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
     }
 }
@@ -43,7 +43,7 @@ impl Approver for Somebody {
     }
 }
 
-fn answer(approved: bool) -> ApprovalResponse {
+pub(crate) fn answer(approved: bool) -> ApprovalResponse {
     ApprovalResponse { approved, ..ApprovalResponse::default() }
 }
 
@@ -91,7 +91,7 @@ fn automatic() -> Vec<(&'static str, Value)> {
         ("copy_file", json!({"from": "a.md", "to": "new.md"})),
         ("move_file", json!({"from": "a.md", "to": "new.md"})),
         ("apply_patch", json!({"patch": "--- /dev/null\n+++ b/new.md\n@@ -0,0 +1 @@\n+x\n"})),
-        ("run_code", json!({"language": "bash", "code": "echo x > a.md; rm b.md"})),
+        ("run_code", json!({"language": "bash", "code": "echo x > new.md; mkdir new"})),
     ]
 }
 
@@ -110,6 +110,8 @@ fn confirmed() -> Vec<(&'static str, Value)> {
         ("write_file", json!({"path": ".env", "content": "x"})),
         ("write_file", json!({"path": ".git/hooks/pre-commit", "content": "x", "createDirs": true})),
         ("edit_file", json!({"path": ".git/config", "oldText": "old", "newText": "x"})),
+        ("run_code", json!({"language": "bash", "code": "echo x > a.md; rm b.md"})),
+        ("run_code", json!({"language": "bash", "code": "echo x >> .git/config"})),
     ]
 }
 

@@ -41,6 +41,8 @@ mod policy;
 mod processes;
 mod reference;
 mod run_code;
+mod run_code_git;
+mod run_code_groups;
 mod runs;
 mod seed_crewagent;
 mod site;

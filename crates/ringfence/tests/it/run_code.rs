@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ringfence::approve::nobody;
 use ringfence::config::{Flags, load};
 use ringfence::wire::{Wired, wire};
-use ringfence_kernel::{Listener, Progress, Reply, ToolCall};
+use ringfence_kernel::{Listener, Preset, Progress, Reply, ToolCall};
 use ringfence_sandbox::{Fallback, Wall};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -15,22 +15,22 @@ use tokio_util::sync::CancellationToken;
 use crate::site::{PROGRAM, Said, Site, said};
 use crate::terminal::{ASKED, Seat};
 
-/// Runs code that may change what is in the workspace, with the default preset.
+/// Runs code that may change what is in the workspace.
 fn run(site: &Site, arguments: &Value) -> Said {
-    run_with(site, &[], arguments)
+    run_with(site, &["--preset", "edits"], arguments)
 }
 
-fn run_with(site: &Site, options: &[&str], arguments: &Value) -> Said {
+pub(crate) fn run_with(site: &Site, options: &[&str], arguments: &Value) -> Said {
     let mut command = site.command(options);
     command.args(["call", "run_code", &arguments.to_string()]);
     said(command.output().unwrap())
 }
 
-fn bash(code: &str) -> Value {
+pub(crate) fn bash(code: &str) -> Value {
     json!({"language": "bash", "code": code})
 }
 
-fn python(code: &str) -> Value {
+pub(crate) fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
 }
 
@@ -40,15 +40,15 @@ fn changes(value: &Value) -> Vec<String> {
     value["changes"].as_array().unwrap().iter().map(said).collect()
 }
 
-/// A run that is a success, and is not kept because of this.
+/// A run of which nothing is kept because of this.
 #[track_caller]
-fn refused(site: &Site, options: &[&str], arguments: &Value, why: &str) -> Value {
+fn refused(site: &Site, options: &[&str], arguments: &Value, why: &str) {
     let before = site.tree();
-    let value = run_with(site, options, arguments).value();
-    assert_eq!(value["committed"], false, "{value}");
-    assert!(value["refused"].as_str().unwrap().contains(why), "{value}");
+    let error = run_with(site, options, arguments).reply()["error"].clone();
+    assert_eq!(error["details"]["committed"], "none", "{error}");
+    assert!(error["message"].as_str().unwrap().starts_with("not kept: "), "{error}");
+    assert!(error["message"].as_str().unwrap().contains(why), "{error}");
     assert_eq!(site.tree(), before);
-    value
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_reply_has_what_the_seed_says_and_what_was_changed() {
     assert!(value["duration"].as_u64().unwrap() < 30_000);
     assert_eq!(
         (&value["committed"], changes(&value)),
-        (&json!(true), vec!["modified a.txt".to_owned(), "created b.txt".to_owned()])
+        (&json!("all"), vec!["modified a.txt".to_owned(), "created b.txt".to_owned()])
     );
     assert!(value["walls"].as_array().unwrap().contains(&json!("seccomp filter")), "{value}");
     assert_eq!((site.read("a.txt"), site.read("b.txt")), ("old\nnew\n".to_owned(), "b".to_owned()));
@@ -95,7 +95,7 @@ fn a_run_is_undone_and_brought_back_like_any_change() {
 fn a_program_that_fails_is_a_success_with_its_code_and_a_signal_is_128_and_its_number() {
     let site = Site::new();
     let value = run(&site, &bash("echo kept > f; exit 7")).value();
-    assert_eq!((&value["exitCode"], &value["committed"]), (&json!(7), &json!(true)));
+    assert_eq!((&value["exitCode"], &value["committed"]), (&json!(7), &json!("all")));
     let value = run(&site, &bash("kill -SEGV $$")).value();
     assert_eq!((&value["exitCode"], &value["signal"], &value["endedBy"]), (&json!(139), &json!(11), &json!("signal")));
     assert_eq!(site.read("f"), "kept\n");
@@ -130,7 +130,7 @@ fn what_is_cut_short_is_an_error_with_what_was_printed_and_changes_nothing() {
         assert_eq!(said.error(), name, "{code}");
         let details = &said.reply()["error"]["details"];
         assert!(details["stdout"].as_str().unwrap().starts_with("begun\n"), "{code}");
-        assert_eq!((&details["endedBy"], &details["committed"]), (&json!(ended_by), &json!(false)), "{code}");
+        assert_eq!((&details["endedBy"], &details["committed"]), (&json!(ended_by), &json!("none")), "{code}");
         assert_eq!(site.tree(), [], "{code}");
     }
 }
@@ -141,14 +141,14 @@ fn the_mode_only_tightens() {
     let mut arguments = bash("echo x > f");
     arguments["mode"] = json!("discard");
     let value = run(&site, &arguments).value();
-    assert_eq!((&value["committed"], &value["exitCode"], site.tree()), (&json!(false), &json!(0), vec![]));
+    assert_eq!((&value["committed"], &value["exitCode"], site.tree()), (&json!("none"), &json!(0), vec![]));
     arguments["mode"] = json!("review");
     refused(&site, &[], &arguments, "asks for a review");
     let unattended = site.root().join("unattended.toml");
     std::fs::write(&unattended, "[approval]\nunattended = true\n").unwrap();
     let always = ["--config", unattended.to_str().unwrap(), "--approve", "always"];
     let value = run_with(&site, &always, &arguments).value();
-    assert_eq!((&value["committed"], site.read("f").as_str()), (&json!(true), "x\n"));
+    assert_eq!((&value["committed"], site.read("f").as_str()), (&json!("all"), "x\n"));
     arguments["mode"] = json!("auto");
     refused(&site, &["--preset", "read-only"], &bash("echo y > f"), "read-only");
 }
@@ -184,8 +184,9 @@ fn rules_are_about_what_programs_do_too() {
     std::fs::write(&config, "[[rules]]\ndecision = \"deny\"\neffect = \"delete\"\npath = \"src/**\"\n").unwrap();
     site.write("src/main.rs", "fn main() {}\n");
     refused(&site, &options, &bash("rm src/main.rs"), "denies it");
+    let options = [&options[..], &["--preset", "edits"]].concat();
     let value = run_with(&site, &options, &bash("echo >> src/main.rs")).value();
-    assert_eq!(value["committed"], true);
+    assert_eq!(value["committed"], "all");
     std::fs::write(&config, "[[rules]]\ndecision = \"deny\"\neffect = \"run\"\n").unwrap();
     assert_eq!(run_with(&site, &options, &bash("true")).error(), "PERMISSION_DENIED");
 }
@@ -197,10 +198,10 @@ fn a_rule_about_one_file_holds_when_its_directory_goes() {
     std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\neffect = \"delete\"\npath = \"d/x\"\n").unwrap();
     site.write("d/x", "x");
     site.write("d/y", "y");
-    for preset in ["ask", "edits"] {
+    for (preset, why) in [("ask", "not approved"), ("edits", "wants it asked")] {
         let options = ["--config", config.to_str().unwrap(), "--preset", preset];
-        for code in ["rm d/x", "rm -rf d", "rm -rf d; mkdir d", "rm -rf d; echo > d", "mv d e"] {
-            refused(&site, &options, &bash(code), "wants it asked");
+        for code in ["rm d/x", "rm -rf d", "rm -rf d; echo > d", "mv d e"] {
+            refused(&site, &options, &bash(code), why);
         }
     }
 }
@@ -234,7 +235,7 @@ fn what_a_commit_could_trip_on_is_refused_and_said() {
     refused(&site, &[], &bash("ln -s ../outside/secret out"), "`out`");
     refused(&site, &[], &python("import socket\nsocket.socket(socket.AF_UNIX).bind('sock')"), "`sock`");
     let value = run(&site, &bash("ln a b; chmod 4755 b || chmod 755 b; ln -s a c")).value();
-    assert_eq!(value["committed"], true, "{value}");
+    assert_eq!(value["committed"], "all", "{value}");
     let [one, other] = ["a", "b"].map(|name| std::fs::metadata(site.workspace.join(name)).unwrap());
     assert_ne!(one.ino(), other.ino());
     assert_eq!(other.permissions().mode() & 0o7000, 0);
@@ -388,7 +389,8 @@ fn wired(site: &Site) -> Wired {
 fn wired_with(site: &Site, fallback: Fallback) -> Wired {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let mut settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    let flags = Flags { workspace, preset: Some(Preset::Edits), ..Flags::default() };
+    let mut settings = load(&flags, &environment).unwrap();
     settings.run_code.fallback = fallback;
     wire(settings, &environment, Box::new(nobody())).unwrap()
 }
@@ -448,7 +450,7 @@ fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     let value = &reply["value"];
     assert_eq!((&value["stdout"], printed.contains("old")), (&json!("old\n1000\n"), true), "{reply}");
-    assert_eq!((&value["exitCode"], &value["committed"], &value["changes"]), (&json!(1), &json!(false), &json!([])));
+    assert_eq!((&value["exitCode"], &value["committed"], &value["changes"]), (&json!(1), &json!("none"), &json!([])));
     assert_eq!(value["denied"]["writable"], json!(["/tmp"]), "{reply}");
     let walls = value["walls"].as_array().unwrap();
     assert!(walls.contains(&json!("fallback to the system's bwrap, workspace read-only")), "{reply}");
@@ -473,9 +475,11 @@ fn what_somebody_else_changed_meanwhile_is_a_conflict_and_stays_theirs() {
         std::fs::write(root.join("sign"), "go").unwrap();
     });
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
-    assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)), "{reply}");
-    assert!(reply["value"]["refused"].as_str().unwrap().contains("`b`"), "{reply}");
-    assert_eq!((site.read("a"), site.read("b"), site.read("d/e")), ("old".into(), "person".into(), "old".into()));
+    let error = &reply["error"];
+    assert_eq!((&error["code"], &error["details"]["committed"]), (&json!("CONFLICT"), &json!("some")), "{reply}");
+    assert!(error["message"].as_str().unwrap().starts_with("not kept: `b`: "), "{reply}");
+    let [a, b, e] = ["a", "b", "d/e"].map(|path| site.read(path));
+    assert_eq!([a.as_str(), &b, &e], ["program", "person", "program"]);
 }
 
 #[test]
@@ -491,7 +495,7 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     }
     let owner = |name: &str| std::fs::metadata(site.workspace.join(name)).unwrap().uid();
     let value = run(&site, &bash("id -u; echo x > f; mkdir d; echo y > d/g")).value();
-    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!(true)), "{value}");
+    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!("all")), "{value}");
     assert_eq!(["f", "d", "d/g"].map(owner), [PLAIN; 3]);
     // Started by them.
     let stage = tempfile::tempdir().unwrap();
@@ -506,9 +510,9 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     std::fs::remove_dir_all(keep).unwrap();
     let mut command = site.program(program);
     command.env("RINGFENCE_STATE_DIR", &state).uid(PLAIN).gid(PLAIN).arg("--workspace").arg(&site.workspace);
-    command.args(["call", "run_code", &bash("id -u; echo z > h; rm f").to_string()]);
+    command.args(["--preset", "edits", "call", "run_code", &bash("id -u; echo z > h; rm f").to_string()]);
     let value = said(command.output().unwrap()).value();
-    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!(true)), "{value}");
+    assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!("all")), "{value}");
     assert_eq!((owner("h"), site.workspace.join("f").exists()), (PLAIN, false));
 }
 

@@ -34,7 +34,7 @@ fn a_layer_without_changes_changes_nothing() {
     fs::remove_dir_all(layered.upper.join("x")).unwrap();
     let before = snapshot(&layered.world.root);
     let work = fence_changes(&layered).unwrap();
-    assert!(work.list().is_empty() && work.touches().is_empty());
+    assert!(work.list().is_empty() && work.groups().is_empty());
     assert_eq!(snapshot(&layered.world.root), before);
 }
 

@@ -15,8 +15,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ringfence_fs::Fence;
 use ringfence_kernel::{
-    ChangeKind, ChangedPath, Changes, Context, Dialect, ErrorKind, Face, Limits, Pace, Plan, Preview, Registry, Signal,
-    Ticket, Tool, ToolError, View, Workspace,
+    ChangeKind, ChangedPath, Changes, Context, Dialect, ErrorKind, Face, KeepDecision, Limits, Pace, Plan, Preview,
+    Registry, Signal, Ticket, Tool, ToolError, View, Workspace,
 };
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use schemars::JsonSchema;
@@ -53,16 +53,29 @@ impl Tool for CommitLayer {
         let view = View { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
         let upper = fs::File::open(args.upper).unwrap();
         let work = self.0.changes(&view, upper.into(), cx)?;
-        Ok(Plan { touches: work.touches(), work })
+        let groups = work.groups();
+        // All or nothing, as `mode: "review"` has it.
+        match groups.iter().find_map(|group| group.refused.clone()) {
+            Some(refused) => Err(refused),
+            None => Ok(Plan { touches: groups.into_iter().flat_map(|group| group.touches).collect(), work }),
+        }
     }
 
     fn preview(&self, work: &mut Self::Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
         work.preview(cx)
     }
 
-    fn run(&self, work: Self::Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, mut work: Self::Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        work.merge();
         let changes = work.list().iter().map(said).collect();
+        let all = vec![KeepDecision::Keep; work.groups().len()];
+        if let Some(KeepDecision::Refuse(error)) = work.settle(all).into_iter().max_by_key(KeepDecision::strictness) {
+            return Err(error);
+        }
         work.commit(ticket)?;
+        if let Some((_, withheld)) = ticket.withheld().into_iter().next() {
+            return Err(withheld);
+        }
         Ok(Outcome { changes, change: ticket.change().to_owned() })
     }
 }

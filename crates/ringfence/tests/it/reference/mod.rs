@@ -6,6 +6,7 @@ mod api;
 mod cli;
 mod config;
 mod errors;
+mod presets;
 mod tools;
 
 use std::collections::BTreeMap;

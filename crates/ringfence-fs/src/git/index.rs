@@ -1,0 +1,269 @@
+//! The git index, versions 2 to 4: what is staged, and what git is told not to look at.
+//!
+//! An index can say one thing twice: trees that it has cached, and places where its entries are said to begin. Git trusts both, so
+//! they are held against the entries, and an index that contradicts itself is an error.
+
+use std::collections::BTreeMap;
+
+use super::object::oid_of;
+use super::{Oid, Unreadable};
+
+const BROKEN: Unreadable = Unreadable("the index cannot be read");
+
+const ASSUME_VALID: u16 = 0x8000;
+const EXTENDED: u16 = 0x4000;
+const SKIP_WORKTREE: u16 = 0x4000;
+const INTENT_TO_ADD: u16 = 0x2000;
+
+/// What is staged, by path and stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GitIndex {
+    pub(crate) entries: BTreeMap<(Vec<u8>, u8), IndexEntry>,
+    /// Extensions that decide what git looks at, by their names.
+    pub(crate) caches: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexEntry {
+    pub(crate) mode: u32,
+    pub(crate) oid: Oid,
+    /// Git does not look whether the file changed.
+    pub(crate) is_hidden: bool,
+    intent_to_add: bool,
+}
+
+impl GitIndex {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let end = bytes.len().checked_sub(20).ok_or(BROKEN)?;
+        let mut reader = Reader { bytes: bytes.get(..end).ok_or(BROKEN)?, at: 0 };
+        if reader.take(4)? != b"DIRC" {
+            return Err(BROKEN);
+        }
+        let version = reader.number()?;
+        if !(2..=4).contains(&version) {
+            return Err(Unreadable("the index is of another version"));
+        }
+        let count = reader.number()?;
+        let (mut entries, mut starts, mut previous) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for _ in 0..count {
+            starts.push(reader.at);
+            let (key, entry) = reader.entry(version, &previous)?;
+            previous.clone_from(&key.0);
+            // Sorted, each once: where git searches, it finds what is read here.
+            if entries.last_key_value().is_some_and(|(last, _)| *last >= key) {
+                return Err(BROKEN);
+            }
+            entries.insert(key, entry);
+        }
+        let mut index = Self { entries, caches: Vec::new() };
+        index.read_extensions(&mut reader, &starts)?;
+        Ok(index)
+    }
+
+    fn read_extensions(&mut self, reader: &mut Reader<'_>, starts: &[usize]) -> Result<(), Unreadable> {
+        let entries_end = reader.at;
+        while reader.at < reader.bytes.len() {
+            let name = reader.take(4)?.to_vec();
+            let size = usize::try_from(reader.number()?).map_err(|_| BROKEN)?;
+            let data = reader.take(size)?;
+            match name.as_slice() {
+                b"TREE" => self.check_cached_trees(data)?,
+                b"REUC" => {}
+                b"EOIE" => {
+                    let said = data.get(..4).and_then(|said| said.try_into().ok()).map(u32::from_be_bytes);
+                    if said.map(|said| said as usize) != Some(entries_end) {
+                        return Err(BROKEN);
+                    }
+                }
+                b"IEOT" => check_blocks(data, starts)?,
+                b"UNTR" | b"FSMN" => self.caches.push(name),
+                _ => return Err(Unreadable("the index has an unknown extension")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Git commits a cached tree without looking at the entries that it stands for.
+    fn check_cached_trees(&self, data: &[u8]) -> Result<(), Unreadable> {
+        let staged: Vec<(&[u8], &IndexEntry)> = self
+            .entries
+            .iter()
+            .filter(|((_, stage), entry)| *stage == 0 && !entry.intent_to_add)
+            .map(|((path, _), entry)| (path.as_slice(), entry))
+            .collect();
+        let mut trees = BTreeMap::new();
+        hash_tree(&staged, b"", &mut trees)?;
+        let mut reader = Reader { bytes: data, at: 0 };
+        check_cached(&mut reader, &mut Vec::new(), &trees, 0)?;
+        if reader.at == data.len() { Ok(()) } else { Err(BROKEN) }
+    }
+}
+
+/// The trees that entries make, by path. Entries are sorted as bytes, so those of one directory are together.
+fn hash_tree(
+    entries: &[(&[u8], &IndexEntry)],
+    prefix: &[u8],
+    trees: &mut BTreeMap<Vec<u8>, Oid>,
+) -> Result<Oid, Unreadable> {
+    if prefix.iter().filter(|byte| **byte == b'/').count() > 256 {
+        return Err(Unreadable("the index is too deep"));
+    }
+    let mut children: Vec<(Vec<u8>, u32, Oid)> = Vec::new();
+    let mut at = 0;
+    while let Some((path, entry)) = entries.get(at) {
+        let name = path.get(prefix.len()..).ok_or(BROKEN)?;
+        match name.iter().position(|byte| *byte == b'/') {
+            None => {
+                children.push((name.to_vec(), entry.mode, entry.oid));
+                at += 1;
+            }
+            Some(slash) => {
+                let below = path.get(..=prefix.len() + slash).ok_or(BROKEN)?;
+                let count = entries.iter().skip(at).take_while(|(path, _)| path.starts_with(below)).count();
+                let oid = hash_tree(entries.get(at..at + count).ok_or(BROKEN)?, below, trees)?;
+                children.push((name.get(..slash).ok_or(BROKEN)?.to_vec(), 0o040_000, oid));
+                at += count;
+            }
+        }
+    }
+    let key = |(name, mode, _): &(Vec<u8>, u32, Oid)| {
+        let mut key = name.clone();
+        if *mode == 0o040_000 {
+            key.push(b'/');
+        }
+        key
+    };
+    children.sort_by_key(key);
+    let mut data = Vec::new();
+    for (name, mode, oid) in children {
+        data.extend_from_slice(format!("{mode:o} ").as_bytes());
+        data.extend_from_slice(&name);
+        data.push(0);
+        data.extend_from_slice(&oid);
+    }
+    let oid = oid_of("tree", &data);
+    trees.insert(prefix.to_vec(), oid);
+    Ok(oid)
+}
+
+fn check_cached(
+    reader: &mut Reader<'_>,
+    prefix: &mut Vec<u8>,
+    trees: &BTreeMap<Vec<u8>, Oid>,
+    depth: usize,
+) -> Result<(), Unreadable> {
+    if depth > 256 {
+        return Err(BROKEN);
+    }
+    let length = prefix.len();
+    let name = reader.until(0)?;
+    prefix.extend_from_slice(name);
+    if depth > 0 {
+        prefix.push(b'/');
+    }
+    let number = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()).ok_or(BROKEN);
+    let count = number(reader.until(b' ')?)?;
+    let children = number(reader.until(b'\n')?)?;
+    // One that is not valid any more has a count below zero, and no tree.
+    if count >= 0 {
+        let said = reader.take(20)?;
+        if trees.get(prefix.as_slice()).is_none_or(|tree| tree != said) {
+            return Err(Unreadable("the index has cached a tree that its entries do not make"));
+        }
+    }
+    for _ in 0..children {
+        check_cached(reader, prefix, trees, depth + 1)?;
+    }
+    prefix.truncate(length);
+    Ok(())
+}
+
+/// Git reads blocks of entries side by side where the index says that they begin.
+fn check_blocks(data: &[u8], starts: &[usize]) -> Result<(), Unreadable> {
+    let mut reader = Reader { bytes: data, at: 0 };
+    if reader.number()? != 1 {
+        return Err(BROKEN);
+    }
+    let mut at = 0usize;
+    while reader.at < data.len() {
+        let (offset, count) = (reader.number()?, reader.number()?);
+        if starts.get(at).copied() != usize::try_from(offset).ok() {
+            return Err(BROKEN);
+        }
+        at += count as usize;
+    }
+    if at == starts.len() { Ok(()) } else { Err(BROKEN) }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Unreadable> {
+        let end = self.at.checked_add(length).ok_or(BROKEN)?;
+        let taken = self.bytes.get(self.at..end).ok_or(BROKEN)?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn until(&mut self, end: u8) -> Result<&'a [u8], Unreadable> {
+        let rest = self.bytes.get(self.at..).ok_or(BROKEN)?;
+        let length = rest.iter().position(|byte| *byte == end).ok_or(BROKEN)?;
+        self.at += length + 1;
+        rest.get(..length).ok_or(BROKEN)
+    }
+
+    fn number(&mut self) -> Result<u32, Unreadable> {
+        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| BROKEN)
+    }
+
+    fn short(&mut self) -> Result<u16, Unreadable> {
+        self.take(2)?.try_into().map(u16::from_be_bytes).map_err(|_| BROKEN)
+    }
+
+    fn entry(&mut self, version: u32, previous: &[u8]) -> Result<((Vec<u8>, u8), IndexEntry), Unreadable> {
+        let start = self.at;
+        self.take(24)?;
+        let mode = self.number()?;
+        self.take(12)?;
+        let oid = Oid::try_from(self.take(20)?).map_err(|_| BROKEN)?;
+        let flags = self.short()?;
+        let extended = if flags & EXTENDED != 0 && version >= 3 { self.short()? } else { 0 };
+        let path = match version {
+            4 => {
+                let removed = usize::try_from(self.offset_number()?).map_err(|_| BROKEN)?;
+                let shared = previous.len().checked_sub(removed).ok_or(BROKEN)?;
+                let suffix = self.until(0)?;
+                [previous.get(..shared).ok_or(BROKEN)?, suffix].concat()
+            }
+            _ => {
+                let path = self.until(0)?.to_vec();
+                // Up to eight bytes end an entry at a multiple of eight.
+                let length = (self.at - 1 - start + 8) & !7;
+                self.at = start + length;
+                path
+            }
+        };
+        let said = usize::from(flags & 0xfff);
+        let is_known = matches!(mode, 0o100_644 | 0o100_755 | 0o120_000 | 0o160_000);
+        if path.is_empty() || !is_known || (said < 0xfff && said != path.len()) {
+            return Err(BROKEN);
+        }
+        let stage = u8::try_from(flags >> 12 & 3).map_err(|_| BROKEN)?;
+        let is_hidden = flags & ASSUME_VALID != 0 || extended & SKIP_WORKTREE != 0;
+        let entry = IndexEntry { mode, oid, is_hidden, intent_to_add: extended & INTENT_TO_ADD != 0 };
+        Ok(((path, stage), entry))
+    }
+
+    fn offset_number(&mut self) -> Result<u64, Unreadable> {
+        let mut byte = *self.take(1)?.first().ok_or(BROKEN)?;
+        let mut value = u64::from(byte & 0x7f);
+        while byte & 0x80 != 0 {
+            byte = *self.take(1)?.first().ok_or(BROKEN)?;
+            value = (value + 1).checked_mul(128).ok_or(BROKEN)? | u64::from(byte & 0x7f);
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,133 @@
+//! Reading git repositories: objects, references and the index, as data.
+//!
+//! What a program did to a repository is judged by what it leads to, so trees and the index are read here, within bounds, from
+//! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a
+//! kind that is not known here, is an error, and whoever asks takes the worst for granted.
+//!
+//! Not here: which files of a repository a change may touch unasked (`layer/repository_data.rs`).
+
+mod index;
+mod object;
+mod pack;
+mod refs;
+
+use std::cell::Cell;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use ringfence_kernel::Context;
+
+pub(crate) use self::index::{GitIndex, IndexEntry};
+pub(crate) use self::object::ObjectStore;
+pub(crate) use self::refs::{RefStore, parse_oids};
+use crate::again::pread;
+
+/// The name of an object.
+pub(crate) type Oid = [u8; 20];
+
+/// So many bytes are read for one repository, compressed or not.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// So many objects are read for one repository.
+const MOST_OBJECTS: u64 = 200_000;
+
+/// A file of a repository that is larger is not read whole: an index of a million entries fits.
+const MOST_FILE_BYTES: u64 = 128 << 20;
+
+/// Why a repository cannot be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable(pub(crate) &'static str);
+
+/// The files of a repository, as they were or as they are going to be.
+pub(crate) trait RepositoryFiles {
+    /// A regular file by its path below the repository.
+    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable>;
+
+    /// The names in a directory; none where there is no directory.
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable>;
+}
+
+/// A file that is open, with its size when it was opened.
+#[derive(Debug)]
+pub(crate) struct HeldFile {
+    pub(crate) fd: OwnedFd,
+    pub(crate) size: u64,
+}
+
+impl HeldFile {
+    /// Up to so many bytes from an offset.
+    pub(crate) fn read_at(&self, offset: u64, length: usize, budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+        let there = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = length.min(there);
+        budget.spend(length as u64)?;
+        let mut bytes = vec![0; length];
+        let mut filled = 0;
+        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match pread(self.fd.as_fd(), rest, offset + filled as u64) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(_) => return Err(Unreadable("a file cannot be read")),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    pub(crate) fn read_whole(&self, budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+        if self.size > MOST_FILE_BYTES {
+            return Err(Unreadable("a file is too large"));
+        }
+        self.read_at(0, usize::try_from(self.size).unwrap_or(usize::MAX), budget)
+    }
+}
+
+/// How much may still be read, by a call that may be over.
+#[derive(Debug)]
+pub(crate) struct Budget<'a> {
+    cx: &'a Context<'a>,
+    bytes: Cell<u64>,
+    objects: Cell<u64>,
+}
+
+impl<'a> Budget<'a> {
+    pub(crate) fn new(cx: &'a Context<'a>) -> Self {
+        Self { cx, bytes: Cell::new(MOST_BYTES), objects: Cell::new(MOST_OBJECTS) }
+    }
+
+    pub(crate) fn spend(&self, bytes: u64) -> Result<(), Unreadable> {
+        let left = self.bytes.get().checked_sub(bytes).ok_or(Unreadable("there is too much to read"))?;
+        self.bytes.set(left);
+        self.cx.check().map_err(|_| Unreadable("the call is over"))
+    }
+
+    fn spend_object(&self) -> Result<(), Unreadable> {
+        let left = self.objects.get().checked_sub(1).ok_or(Unreadable("there are too many objects"))?;
+        self.objects.set(left);
+        Ok(())
+    }
+}
+
+/// An object's name of 40 digits, and nothing else.
+pub(crate) fn parse_oid(text: &[u8]) -> Option<Oid> {
+    if text.len() != 40 {
+        return None;
+    }
+    let mut oid = Oid::default();
+    for (byte, digits) in oid.iter_mut().zip(text.chunks_exact(2)) {
+        // Git writes lower case alone.
+        let digit = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        *byte = digit(*digits.first()?)? << 4 | digit(*digits.get(1)?)?;
+    }
+    Some(oid)
+}
+
+fn hex(oid: &Oid) -> String {
+    use std::fmt::Write as _;
+    oid.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

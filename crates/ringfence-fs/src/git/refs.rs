@@ -1,0 +1,102 @@
+//! Git references: loose files, `packed-refs`, and symbolic ones.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Budget, Oid, RepositoryFiles, Unreadable, parse_oid};
+
+/// Symbolic references lead to one another no further than this.
+const MOST_STEPS: usize = 5;
+
+/// So many loose references are read.
+const MOST_REFERENCES: usize = 20_000;
+
+/// The references of a repository.
+pub(crate) struct RefStore<'a> {
+    files: &'a dyn RepositoryFiles,
+    budget: &'a Budget<'a>,
+    packed: BTreeMap<Vec<u8>, Oid>,
+}
+
+impl<'a> RefStore<'a> {
+    pub(crate) fn open(files: &'a dyn RepositoryFiles, budget: &'a Budget<'a>) -> Result<Self, Unreadable> {
+        let packed = match files.open(b"packed-refs")? {
+            Some(file) => parse_packed(&file.read_whole(budget)?)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Self { files, budget, packed })
+    }
+
+    pub(crate) fn packed(&self) -> &BTreeMap<Vec<u8>, Oid> {
+        &self.packed
+    }
+
+    /// What any reference stands for, loose or packed.
+    pub(crate) fn values(&self) -> Result<HashSet<Oid>, Unreadable> {
+        let mut values: HashSet<Oid> = self.packed.values().copied().collect();
+        let (mut left, mut looked_at) = (vec![b"refs".to_vec()], 0);
+        while let Some(path) = left.pop() {
+            looked_at += 1;
+            if looked_at > MOST_REFERENCES {
+                return Err(Unreadable("there are too many references"));
+            }
+            match self.files.open(&path)? {
+                Some(_) => values.extend(self.resolve(&path)?),
+                None => {
+                    let names = self.files.names(&path)?;
+                    left.extend(names.into_iter().map(|name| [path.as_slice(), b"/", &name].concat()));
+                }
+            }
+        }
+        values.extend(self.resolve(b"HEAD")?);
+        Ok(values)
+    }
+
+    /// What a reference stands for. Nothing where it stands for no commit yet, or is not there.
+    pub(crate) fn resolve(&self, name: &[u8]) -> Result<Option<Oid>, Unreadable> {
+        let mut name = name.to_vec();
+        for _ in 0..MOST_STEPS {
+            let Some(file) = self.files.open(&name)? else { return Ok(self.packed.get(&name).copied()) };
+            let text = file.read_whole(self.budget)?;
+            let text = text.trim_ascii_end();
+            match text.strip_prefix(b"ref:") {
+                Some(target) => name = target.trim_ascii().to_vec(),
+                None => return parse_oid(text).map(Some).ok_or(Unreadable("a reference cannot be read")),
+            }
+            if !is_reference(&name) {
+                return Err(Unreadable("a reference leads out of the references"));
+            }
+        }
+        Err(Unreadable("a reference leads too far"))
+    }
+}
+
+/// Whether a name is one of a reference, and not of another file of the repository.
+fn is_reference(name: &[u8]) -> bool {
+    let mut parts = name.split(|byte| *byte == b'/');
+    parts.next() == Some(b"refs")
+        && parts.all(|part| !part.is_empty() && !part.starts_with(b".") && !part.ends_with(b".lock"))
+}
+
+fn parse_packed(text: &[u8]) -> Result<BTreeMap<Vec<u8>, Oid>, Unreadable> {
+    let mut refs = BTreeMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if line.is_empty() || line.starts_with(b"#") || line.starts_with(b"^") {
+            continue;
+        }
+        let broken = Unreadable("`packed-refs` cannot be read");
+        let (oid, name) = line.split_at_checked(40).ok_or(broken)?;
+        let name = name.strip_prefix(b" ").filter(|name| is_reference(name)).ok_or(broken)?;
+        refs.insert(name.to_vec(), parse_oid(oid).ok_or(broken)?);
+    }
+    Ok(refs)
+}
+
+/// The objects that each line of a file such as `FETCH_HEAD` begins with, or, of a log, that its second word names.
+pub(crate) fn parse_oids(text: &[u8], word: usize) -> Result<Vec<Oid>, Unreadable> {
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let oid = |line: &[u8]| {
+        let mut words = line.split(|byte| byte.is_ascii_whitespace());
+        words.nth(word).and_then(parse_oid).ok_or(Unreadable("a file of references cannot be read"))
+    };
+    lines.map(oid).collect()
+}

@@ -1,0 +1,293 @@
+//! Groups of changes that stand or fall together.
+//!
+//! What means one thing is one group: everything under one `.git`, both ends of a rename. Any set of groups can be kept
+//! without the others, as long as what `settle_groups` makes of a choice holds: nothing is kept without the new directory
+//! that it is in, no new directory without one of the entries that it was made for, no link that then leads outside.
+//!
+//! Not here: what each group is allowed (the kernel asks the policy), and committing what is kept (`commit.rs`).
+
+use std::collections::{BTreeSet, HashMap};
+
+use ringfence_kernel::{ChangeGroup, ErrorKind, KeepDecision, ToolError, Touch, Verb};
+
+use super::Left;
+use super::commit::changed_below;
+use super::compare::{Item, Unkeepable, links_outside, place, shown};
+use super::review::Renamed;
+use crate::journal::split;
+use crate::mount::Rights;
+use crate::name::alike;
+
+impl Left {
+    /// Finds what belongs together, and what cannot be kept whatever the policy says.
+    pub(super) fn form_groups(&mut self, moved: &[Renamed], stale: &BTreeSet<Vec<u8>>, unkeepable: Vec<Unkeepable>) {
+        let mut sets = DisjointSets::new(self.items.len());
+        let index: HashMap<&[u8], usize> =
+            self.items.iter().enumerate().map(|(index, item)| (item.path.as_slice(), index)).collect();
+        let mut repositories: HashMap<&[u8], usize> = HashMap::new();
+        for (at, item) in self.items.iter().enumerate() {
+            if let Some(repository) = repository_of(&item.path) {
+                sets.join(*repositories.entry(repository).or_insert(at), at);
+            }
+        }
+        for Renamed { from, to } in moved {
+            if let (Some(from), Some(to)) = (index.get(from.as_slice()), index.get(to.as_slice())) {
+                sets.join(*from, *to);
+            }
+        }
+        for (repository, path) in &self.repositories.tied {
+            if let (Some(repository), Some(path)) =
+                (repositories.get(repository.as_slice()), index.get(path.as_slice()))
+            {
+                sets.join(*repository, *path);
+            }
+        }
+        let repositories: HashMap<Vec<u8>, usize> =
+            repositories.into_iter().map(|(path, at)| (path.to_vec(), at)).collect();
+        self.number_groups(&mut sets);
+        self.refuse_stale(stale);
+        self.refuse_unkeepable(unkeepable, &repositories);
+        self.refuse_read_only();
+        self.decided = vec![KeepDecision::Ask; self.groups.len()];
+    }
+
+    /// In the order of their first items.
+    fn number_groups(&mut self, sets: &mut DisjointSets) {
+        let mut numbers: HashMap<usize, usize> = HashMap::new();
+        for (at, item) in self.items.iter_mut().enumerate() {
+            let next = numbers.len();
+            item.group = *numbers.entry(sets.find(at)).or_insert(next);
+            if item.group == self.groups.len() {
+                self.groups.push(ChangeGroup::default());
+            }
+            if let Some(group) = self.groups.get_mut(item.group) {
+                group.touches.extend(self.touches.get(at).into_iter().flatten().cloned());
+            }
+        }
+    }
+
+    fn refuse_stale(&mut self, stale: &BTreeSet<Vec<u8>>) {
+        if stale.is_empty() {
+            return;
+        }
+        for item in &self.items {
+            let mut line = std::iter::successors(Some(item.path.as_slice()), |path| above(path));
+            if let Some(path) = line.find(|path| stale.contains(*path)) {
+                refuse(&mut self.groups, item.group, changed_below(&shown(&self.mount, path)));
+            }
+        }
+    }
+
+    /// A path that cannot be committed takes along what is below it, and everything else of its repository.
+    fn refuse_unkeepable(&mut self, unkeepable: Vec<Unkeepable>, repositories: &HashMap<Vec<u8>, usize>) {
+        let paths: HashMap<&[u8], &ToolError> =
+            unkeepable.iter().map(|one| (one.path.as_slice(), &one.error)).collect();
+        if !paths.is_empty() {
+            for item in &self.items {
+                let mut line = std::iter::successors(Some(item.path.as_slice()), |path| above(path));
+                if let Some(error) = line.find_map(|path| paths.get(path)) {
+                    refuse(&mut self.groups, item.group, (*error).clone());
+                }
+            }
+        }
+        for one in unkeepable {
+            let repository = repository_of(&one.path).and_then(|repository| repositories.get(repository));
+            let group = match repository.and_then(|at| self.items.get(*at)) {
+                Some(item) => item.group,
+                None => {
+                    let touch = Touch { verb: Verb::Create, place: place(&self.mount, &one.path) };
+                    self.groups.push(ChangeGroup { touches: vec![touch], refused: None });
+                    self.groups.len() - 1
+                }
+            };
+            refuse(&mut self.groups, group, one.error.clone());
+            self.unkeepable.push((one, group));
+        }
+    }
+
+    fn refuse_read_only(&mut self) {
+        if self.mount.rights == Rights::ReadOnly {
+            for group in 0..self.groups.len() {
+                let error = ToolError::new(ErrorKind::ReadOnly, "the program wrote to a workspace that is read-only");
+                refuse(&mut self.groups, group, error);
+            }
+        }
+    }
+
+    /// All or nothing.
+    pub(super) fn merge_groups(&mut self) {
+        let groups = std::mem::take(&mut self.groups);
+        let refused = groups.iter().find_map(|group| group.refused.clone());
+        let touches = groups.into_iter().flat_map(|group| group.touches).collect();
+        self.groups = vec![ChangeGroup { touches, refused }];
+        self.decided = vec![KeepDecision::Ask];
+        self.items.iter_mut().for_each(|item| item.group = 0);
+        self.unkeepable.iter_mut().for_each(|(_, group)| *group = 0);
+    }
+
+    /// What decisions about the groups come to together.
+    pub(super) fn settle_groups(&mut self, mut wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        wanted.resize(self.groups.len(), KeepDecision::Ask);
+        self.decided = wanted;
+        let parents = self.parents();
+        loop {
+            let before = self.decided.iter().map(KeepDecision::strictness).map(u64::from).sum::<u64>();
+            self.follow_parents(&parents);
+            self.drop_hollow(&parents);
+            self.drop_links_outside();
+            if self.decided.iter().map(KeepDecision::strictness).map(u64::from).sum::<u64>() == before {
+                return self.decided.clone();
+            }
+        }
+    }
+
+    /// Refuses groups that turned out not to be possible. Returns every group that falls with them.
+    pub(super) fn refuse_groups(&mut self, refused: Vec<(usize, ToolError)>) -> Vec<(usize, ToolError)> {
+        let before = self.decided.clone();
+        let mut wanted = before.clone();
+        for (group, error) in refused {
+            if let Some(decision) = wanted.get_mut(group) {
+                *decision = decision.clone().or_stricter(&KeepDecision::Refuse(error));
+            }
+        }
+        let newly = |(group, (before, now)): (usize, (&KeepDecision, KeepDecision))| match now {
+            KeepDecision::Refuse(error) if *before == KeepDecision::Keep => Some((group, error)),
+            _ => None,
+        };
+        let settled = self.settle_groups(wanted);
+        before.iter().zip(settled).enumerate().filter_map(newly).collect()
+    }
+
+    /// Forgets what is not to be kept.
+    pub(super) fn drop_refused(&mut self) {
+        let decided = &self.decided;
+        self.items.retain(|item| decided.get(item.group) == Some(&KeepDecision::Keep));
+    }
+
+    pub(super) fn is_asked(&self, item: &Item) -> bool {
+        self.decided.get(item.group) == Some(&KeepDecision::Ask)
+    }
+
+    /// For each item the item that it cannot be kept without: a new directory that it is in, or one that lets it be
+    /// written by its new mode.
+    fn parents(&self) -> Vec<Option<usize>> {
+        let opens = |item: &Item| {
+            let was = item.was.as_ref().map_or(0, |was| was.stamp.mode);
+            item.directory_mode().is_some_and(|mode| mode & 0o300 == 0o300 && was & 0o300 != 0o300)
+        };
+        let is_needed = |item: &Item| item.is_new_directory() || opens(item);
+        let needed = self.items.iter().enumerate().filter(|(_, item)| is_needed(item));
+        let needed: HashMap<&[u8], usize> = needed.map(|(index, item)| (item.path.as_slice(), index)).collect();
+        let parent = |item: &Item| {
+            let mut line = std::iter::successors(above(&item.path), |path| above(path));
+            line.find_map(|path| needed.get(path).copied())
+        };
+        self.items.iter().map(parent).collect()
+    }
+
+    fn follow_parents(&mut self, parents: &[Option<usize>]) {
+        // A directory comes before what is in it.
+        for (at, parent) in parents.iter().enumerate() {
+            let Some(above) = parent.and_then(|parent| self.items.get(parent)).map(|item| item.group) else { continue };
+            let Some(above) = self.decided.get(above).cloned() else { continue };
+            self.raise(self.items.get(at).map(|item| item.group), &above);
+        }
+    }
+
+    /// A new directory is kept with the first of the entries that it was made for, or with none where it never had any.
+    fn drop_hollow(&mut self, parents: &[Option<usize>]) {
+        let mut least: HashMap<usize, KeepDecision> = HashMap::new();
+        let index: HashMap<&[u8], usize> =
+            self.items.iter().enumerate().map(|(index, item)| (item.path.as_slice(), index)).collect();
+        for (one, _) in &self.unkeepable {
+            if let Some(parent) = index.get(split(&one.path).0) {
+                least.insert(*parent, KeepDecision::Refuse(one.error.clone()));
+            }
+        }
+        // What is in a directory comes behind it.
+        for at in (0..self.items.len()).rev() {
+            let Some(item) = self.items.get(at) else { continue };
+            let group = item.group;
+            if item.is_new_directory()
+                && let Some(least) = least.get(&at).cloned()
+            {
+                self.raise(Some(group), &least);
+            }
+            let Some(parent) = parents.get(at).copied().flatten() else { continue };
+            let Some(own) = self.decided.get(group).cloned() else { continue };
+            let is_less = |other: &KeepDecision| own.strictness() < other.strictness();
+            if least.get(&parent).is_none_or(is_less) {
+                least.insert(parent, own);
+            }
+        }
+    }
+
+    fn drop_links_outside(&mut self) {
+        let kept: Vec<&Item> = self.items.iter().filter(|item| self.may_be_kept(item)).collect();
+        let outside = links_outside(&self.mount, &kept);
+        let outside: Vec<(usize, ToolError)> = outside.into_iter().map(|(item, error)| (item.group, error)).collect();
+        for (group, error) in outside {
+            self.raise(Some(group), &KeepDecision::Refuse(error));
+        }
+    }
+
+    fn may_be_kept(&self, item: &Item) -> bool {
+        !matches!(self.decided.get(item.group), Some(KeepDecision::Refuse(_)))
+    }
+
+    fn raise(&mut self, group: Option<usize>, least: &KeepDecision) {
+        if let Some(decision) = group.and_then(|group| self.decided.get_mut(group)) {
+            *decision = decision.clone().or_stricter(least);
+        }
+    }
+}
+
+/// The `.git` that a path is or lies in, whatever case it is spelled in.
+pub(super) fn repository_of(path: &[u8]) -> Option<&[u8]> {
+    let mut end = 0;
+    for name in path.split(|byte| *byte == b'/') {
+        end += name.len();
+        if alike(name).is_some_and(|name| name == ".git") {
+            return path.get(..end);
+        }
+        end += 1;
+    }
+    None
+}
+
+fn above(path: &[u8]) -> Option<&[u8]> {
+    Some(split(path).0).filter(|above| !above.is_empty())
+}
+
+fn refuse(groups: &mut [ChangeGroup], group: usize, why: ToolError) {
+    if let Some(group) = groups.get_mut(group) {
+        group.refused.get_or_insert(why);
+    }
+}
+
+/// Which items are in one set.
+struct DisjointSets(Vec<usize>);
+
+impl DisjointSets {
+    fn new(count: usize) -> Self {
+        Self((0..count).collect())
+    }
+
+    fn find(&mut self, at: usize) -> usize {
+        let mut root = at;
+        while let Some(above) = self.0.get(root).copied().filter(|above| *above != root) {
+            root = above;
+        }
+        if let Some(own) = self.0.get_mut(at) {
+            *own = root;
+        }
+        root
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        let (one, other) = (self.find(one), self.find(other));
+        if let Some(own) = self.0.get_mut(one.max(other)) {
+            *own = one.min(other);
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! Which of a program's changes to a git repository are data, judged by what they lead to.
+//!
+//! Git runs what the settings and hooks of a repository name, and only reads its objects, references and index. Changes of
+//! these are ordinary, if the repository was there before, every new object is what its name says, and no protected path is
+//! in the difference between what a reference or the index stood for and what it stands for now. Everything else below
+//! `.git` stays protected: names that are not known here, and whatever cannot be read.
+//!
+//! Not here: reading a repository (`git/`), and what is asked about (the policy).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::AsFd as _;
+
+use ringfence_kernel::{Context, Decision, Touch, Verb};
+use rustix::fs::OFlags;
+
+use super::Left;
+use super::compare::{Item, Now, place};
+use super::group::repository_of;
+use crate::git::{Budget, GitIndex, HeldFile, ObjectStore, Oid, RefStore, RepositoryFiles, Unreadable, parse_oids};
+use crate::journal::{open_straight, split};
+use crate::mount::{Mount, look};
+use crate::stamp::Kind;
+use crate::walk::names_in;
+
+/// So many names of a directory of a repository are looked through.
+const MOST_NAMES: usize = 100_000;
+
+/// What was found out about the repositories that a program changed.
+#[derive(Debug, Default)]
+pub(super) struct RepositoryFindings {
+    /// Paths of the worktree that git itself wrote or removed, each with its repository.
+    pub(super) tied: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Protected paths that a file of a repository leads to, by that file.
+    pub(super) leads: HashMap<Vec<u8>, Vec<Vec<u8>>>,
+}
+
+impl Left {
+    /// Marks the items that are data of a repository, and drops an index that says what it said before.
+    pub(super) fn judge_repositories(&mut self, cx: &Context<'_>) {
+        let roots: BTreeSet<Vec<u8>> =
+            self.items.iter().filter_map(|item| repository_of(&item.path)).map(<[u8]>::to_vec).collect();
+        let mut findings = RepositoryFindings::default();
+        for root in roots.iter().filter(|root| was_repository(&self.mount, root)) {
+            let budget = Budget::new(cx);
+            let judged = Judge::new(self, root, &budget).and_then(|judge| judge.judge(cx));
+            let Ok(judged) = judged else { continue };
+            for (item, verdict) in self.items.iter_mut().zip(judged.verdicts) {
+                match verdict {
+                    DataVerdict::Data => item.is_data = true,
+                    DataVerdict::LeadsTo(paths) => {
+                        findings.leads.insert(item.path.clone(), paths);
+                    }
+                    DataVerdict::Elsewhere | DataVerdict::Unchanged | DataVerdict::Protected => {}
+                }
+            }
+            findings.tied.extend(judged.tied.into_iter().map(|path| (root.clone(), path)));
+            self.items.retain(|item| !judged.unchanged.contains(&item.path));
+        }
+        self.repositories = findings;
+    }
+}
+
+/// Whether a path was a repository before the program ran: a directory of exactly this name, with what makes it one.
+fn was_repository(mount: &Mount, root: &[u8]) -> bool {
+    let Some(directory) = open_straight(mount, root).filter(|_| split(root).1 == b".git") else { return false };
+    [b"HEAD".as_slice(), b"objects", b"refs"].iter().all(|name| matches!(look(directory.as_fd(), name), Ok(Some(_))))
+}
+
+/// What an item is to a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DataVerdict {
+    /// It is not in this repository.
+    Elsewhere,
+    Data,
+    /// It says what it said before.
+    Unchanged,
+    /// It would be data, but leads to these protected paths.
+    LeadsTo(Vec<Vec<u8>>),
+    Protected,
+}
+
+/// What the files of a repository are, by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileClass {
+    /// A loose object or a part of a pack.
+    Object,
+    Head,
+    Reference,
+    /// Objects that lines begin with, such as `FETCH_HEAD`.
+    PseudoRef,
+    PackedRefs,
+    Index,
+    StashLog,
+    /// Text and numbers that lead nowhere.
+    Plain,
+    /// Settings, hooks, lists of commands, and every name that is not known.
+    Other,
+}
+
+impl FileClass {
+    fn of(path: &[u8]) -> Self {
+        let Ok(path) = std::str::from_utf8(path) else { return Self::Other };
+        let parts: Vec<&str> = path.split('/').collect();
+        if parts.iter().any(|part| part.ends_with(".lock") || part.starts_with('.')) {
+            return Self::Other;
+        }
+        match parts[..] {
+            ["HEAD"] => Self::Head,
+            ["index"] => Self::Index,
+            ["packed-refs"] => Self::PackedRefs,
+            ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE" | "MERGE_RR" | "shallow"] => Self::Plain,
+            ["MERGE_AUTOSTASH" | "AUTO_MERGE"] => Self::PseudoRef,
+            [name] if name.ends_with("_HEAD") => Self::PseudoRef,
+            ["refs", "replace", ..] => Self::Other,
+            ["refs", ..] => Self::Reference,
+            ["logs", "refs", "stash"] => Self::StashLog,
+            ["logs" | "rr-cache", ..] => Self::Plain,
+            ["objects", directory] if is_hex(directory, 2) => Self::Plain,
+            ["objects", directory, file] if is_hex(directory, 2) && is_hex(file, 38) => Self::Object,
+            ["objects", "pack" | "info"] | ["objects", "info", "packs"] | ["info", "refs"] => Self::Plain,
+            ["objects", "pack", name] if is_pack(name) => Self::Object,
+            _ => Self::Other,
+        }
+    }
+}
+
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_pack(name: &str) -> bool {
+    let parts = name.strip_prefix("pack-").and_then(|name| name.split_once('.'));
+    parts.is_some_and(|(hash, suffix)| is_hex(hash, 40) && matches!(suffix, "pack" | "idx" | "rev"))
+}
+
+struct Judged {
+    /// One for each item.
+    verdicts: Vec<DataVerdict>,
+    unchanged: HashSet<Vec<u8>>,
+    tied: Vec<Vec<u8>>,
+}
+
+/// A repository as it was and as it is going to be.
+struct Judge<'a> {
+    left: &'a Left,
+    root: &'a [u8],
+    old: OldFiles<'a>,
+    new: NewFiles<'a>,
+    budget: &'a Budget<'a>,
+}
+
+/// What is read of a repository once, and asked about for every file of it.
+struct View<'a> {
+    old: ObjectStore<'a>,
+    new: ObjectStore<'a>,
+    old_refs: RefStore<'a>,
+    new_refs: RefStore<'a>,
+    old_head: Option<Oid>,
+    /// What references stood for.
+    old_values: HashSet<Oid>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(left: &'a Left, root: &'a [u8], budget: &'a Budget<'a>) -> Result<Self, Unreadable> {
+        let items: HashMap<&[u8], &Item> = left.items.iter().map(|item| (item.path.as_slice(), item)).collect();
+        // A repository that is replaced as a whole is another one.
+        if items.get(root).is_some_and(|item| item.directory_mode().is_none()) {
+            return Err(Unreadable("the repository is another one"));
+        }
+        let old = OldFiles { mount: &left.mount, root };
+        Ok(Self { left, root, old: OldFiles { ..old }, new: NewFiles { left, items, old }, budget })
+    }
+
+    fn judge(&self, cx: &Context<'_>) -> Result<Judged, Unreadable> {
+        let (old_refs, new_refs) = (RefStore::open(&self.old, self.budget)?, RefStore::open(&self.new, self.budget)?);
+        let view = View {
+            old: ObjectStore::open(&self.old, self.budget)?,
+            new: ObjectStore::open(&self.new, self.budget)?,
+            old_head: old_refs.resolve(b"HEAD")?,
+            old_values: old_refs.values()?,
+            old_refs,
+            new_refs,
+        };
+        let indexes = self.indexes();
+        let mut judged = Judged { verdicts: Vec::new(), unchanged: HashSet::new(), tied: Vec::new() };
+        for item in &self.left.items {
+            let Some(path) = below(&item.path, self.root).filter(|path| !path.is_empty()) else {
+                judged.verdicts.push(DataVerdict::Elsewhere);
+                continue;
+            };
+            let verdict = self.judge_item(item, path, &view, &indexes, cx);
+            if verdict == DataVerdict::Unchanged {
+                judged.unchanged.insert(item.path.clone());
+            }
+            judged.verdicts.push(verdict);
+        }
+        if let Ok(Some((old, new))) = &indexes {
+            judged.tied = self.tied(old, new, &view);
+        }
+        Ok(judged)
+    }
+
+    fn judge_item(
+        &self,
+        item: &Item,
+        path: &[u8],
+        view: &View<'_>,
+        indexes: &Result<Option<(GitIndex, GitIndex)>, Unreadable>,
+        cx: &Context<'_>,
+    ) -> DataVerdict {
+        let class = FileClass::of(path);
+        let has_other_names = item.was.as_ref().is_some_and(|was| was.tree.is_none() && was.stamp.links > 1);
+        if class == FileClass::Other
+            || matches!(item.now, Some(Now::Link { .. }))
+            || has_other_names && class != FileClass::Object
+        {
+            return DataVerdict::Protected;
+        }
+        // A directory by itself says nothing, and what goes leads nowhere, but for the index.
+        let is_file = matches!(item.now, Some(Now::File { .. }));
+        if !is_file && class != FileClass::Index && class != FileClass::Head {
+            return DataVerdict::Data;
+        }
+        let paths = match class {
+            FileClass::Object => match view.new.is_honest(path) {
+                Ok(true) => Ok(Vec::new()),
+                _ => return DataVerdict::Protected,
+            },
+            FileClass::Index => match indexes {
+                Ok(Some((old, new))) if old == new && is_file => return DataVerdict::Unchanged,
+                Ok(Some((old, new))) => index_differences(old, new),
+                _ => return DataVerdict::Protected,
+            },
+            FileClass::Head => view.new_refs.resolve(b"HEAD").and_then(|new| view.compare(new, view.old_head)),
+            FileClass::Reference => self.reference_differences(path, view),
+            FileClass::PackedRefs => view.packed_differences(),
+            FileClass::PseudoRef => self.lines(path, 0).and_then(|oids| view.new_differences(&oids)),
+            FileClass::StashLog => self.lines(path, 1).and_then(|oids| view.new_differences(&oids)),
+            FileClass::Plain => Ok(Vec::new()),
+            FileClass::Other => return DataVerdict::Protected,
+        };
+        let Ok(paths) = paths else { return DataVerdict::Protected };
+        let mut leads: Vec<Vec<u8>> = paths.into_iter().filter(|path| self.is_weighty(path, cx)).collect();
+        leads.dedup();
+        if leads.is_empty() { DataVerdict::Data } else { DataVerdict::LeadsTo(leads) }
+    }
+
+    /// Whether a path of the worktree may not be written unasked, whatever writes it.
+    fn is_weighty(&self, path: &[u8], cx: &Context<'_>) -> bool {
+        let path = joined(split(self.root).0, path);
+        let place = place(&self.left.mount, &path);
+        place.sensitive().is_any()
+            || cx.judge(&Touch { verb: Verb::Overwrite, place }).decision == Decision::Deny && cx.origin().is_some()
+    }
+
+    fn reference_differences(&self, path: &[u8], view: &View<'_>) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let Some(new) = view.new_refs.resolve(path)? else { return Ok(Vec::new()) };
+        match view.old_refs.resolve(path)? {
+            Some(old) => {
+                let mut paths = view.compare(Some(new), Some(old))?;
+                if path == b"refs/stash" {
+                    paths.extend(view.new_differences(&[new])?);
+                }
+                Ok(paths)
+            }
+            None => view.new_differences(&[new]),
+        }
+    }
+
+    /// The objects that the lines of a file name, and did not before.
+    fn lines(&self, path: &[u8], word: usize) -> Result<Vec<Oid>, Unreadable> {
+        let read = |files: &dyn RepositoryFiles| match files.open(path)? {
+            Some(file) => parse_oids(&file.read_whole(self.budget)?, word),
+            None => Ok(Vec::new()),
+        };
+        let before: HashSet<Oid> = read(&self.old)?.into_iter().collect();
+        Ok(read(&self.new)?.into_iter().filter(|oid| !before.contains(oid)).collect())
+    }
+
+    /// The index before and after; nothing where there was none and is none.
+    fn indexes(&self) -> Result<Option<(GitIndex, GitIndex)>, Unreadable> {
+        let read = |files: &dyn RepositoryFiles| {
+            let file = files.open(b"index")?;
+            file.map(|file| GitIndex::parse(&file.read_whole(self.budget)?)).transpose()
+        };
+        let (old, new) = (read(&self.old)?, read(&self.new)?);
+        Ok((old.is_some() || new.is_some()).then(|| (old.unwrap_or_default(), new.unwrap_or_default())))
+    }
+
+    /// Paths of the worktree that git wrote or removed itself: they mean the same as what it did to the repository.
+    fn tied(&self, old: &GitIndex, new: &GitIndex, view: &View<'_>) -> Vec<Vec<u8>> {
+        let differing: BTreeSet<&[u8]> = differing_keys(old, new).map(|(path, _)| path.as_slice()).collect();
+        let worktree = split(self.root).0;
+        let moves_worktree = self.left.items.iter().filter(|item| item.now.is_some()).any(|item| {
+            below(&item.path, self.root).is_some_and(|path| {
+                let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+                first.starts_with(b"MERGE_")
+                    || first.starts_with(b"rebase-")
+                    || first.ends_with(b"_HEAD") && first != b"FETCH_HEAD"
+                    || [b"sequencer".as_slice(), b"AUTO_MERGE"].contains(&first)
+            })
+        });
+        let is_tied = |item: &&Item| {
+            let Some(path) = below(&item.path, worktree).filter(|_| repository_of(&item.path).is_none()) else {
+                return false;
+            };
+            if item.now.is_none() && item.was.as_ref().is_some_and(|was| was.tree.is_some()) {
+                return differing.range(path..).next().is_some_and(|first| below(first, path).is_some());
+            }
+            let Some(entry) = differing.contains(path).then(|| new.entries.get(&(path.to_vec(), 0))) else {
+                return false;
+            };
+            match entry {
+                _ if moves_worktree => true,
+                None => item.now.is_none() || (1..4).any(|stage| new.entries.contains_key(&(path.to_vec(), stage))),
+                Some(entry) => item.now.is_some() && view.old.has(&entry.oid),
+            }
+        };
+        self.left.items.iter().filter(is_tied).map(|item| item.path.clone()).collect()
+    }
+}
+
+impl View<'_> {
+    /// What is in one tree, and neither in another one nor in what was checked out.
+    fn compare(&self, new: Option<Oid>, old: Option<Oid>) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let tree = |store: &ObjectStore<'_>, oid: Option<Oid>| oid.map(|oid| store.tree_of(&oid)).transpose();
+        let mut olds: Vec<Oid> = tree(&self.old, old)?.into_iter().collect();
+        olds.extend(tree(&self.old, self.old_head)?);
+        let differences = self.new.differences(tree(&self.new, new)?, &olds)?;
+        Ok(differences.into_iter().map(|difference| difference.path).collect())
+    }
+
+    /// The same for objects that nothing stood for before. A stash has more than one tree: all of them count.
+    fn new_differences(&self, oids: &[Oid]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let mut paths = Vec::new();
+        for oid in oids.iter().filter(|oid| !self.old_values.contains(*oid) && oid.iter().any(|byte| *byte != 0)) {
+            paths.extend(self.compare(Some(*oid), None)?);
+            for parent in self.new.parents_of(oid)?.iter().skip(1) {
+                if !self.old_values.contains(parent) {
+                    paths.extend(self.compare(Some(*parent), None)?);
+                }
+            }
+        }
+        Ok(paths)
+    }
+
+    fn packed_differences(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
+        let mut paths = Vec::new();
+        for (name, oid) in new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)) {
+            if name.starts_with(b"refs/replace/") {
+                return Err(Unreadable("an object is replaced"));
+            }
+            let before = self.old_refs.resolve(name)?;
+            if before == Some(*oid) {
+                continue;
+            }
+            paths.extend(match before {
+                Some(before) => self.compare(Some(*oid), Some(before))?,
+                None => self.new_differences(&[*oid])?,
+            });
+        }
+        Ok(paths)
+    }
+}
+
+/// Entries that one index has and the other has not, or not the same.
+fn differing_keys<'i>(old: &'i GitIndex, new: &'i GitIndex) -> impl Iterator<Item = &'i (Vec<u8>, u8)> {
+    let changed = new.entries.iter().filter(|(key, entry)| old.entries.get(*key) != Some(entry)).map(|(key, _)| key);
+    let gone = old.entries.keys().filter(|key| !new.entries.contains_key(*key));
+    changed.chain(gone)
+}
+
+fn index_differences(old: &GitIndex, new: &GitIndex) -> Result<Vec<Vec<u8>>, Unreadable> {
+    let hides = |(key, entry): (&(Vec<u8>, u8), &crate::git::IndexEntry)| {
+        entry.is_hidden && !old.entries.get(key).is_some_and(|old| old.is_hidden)
+    };
+    if new.entries.iter().any(hides) || new.caches.iter().any(|cache| !old.caches.contains(cache)) {
+        return Err(Unreadable("the index hides changes"));
+    }
+    Ok(differing_keys(old, new).map(|(path, _)| path.clone()).collect())
+}
+
+/// The files of a repository in the workspace as it is.
+#[derive(Clone, Copy)]
+struct OldFiles<'a> {
+    mount: &'a Mount,
+    root: &'a [u8],
+}
+
+impl RepositoryFiles for OldFiles<'_> {
+    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable> {
+        let full = joined(self.root, path);
+        let (parent, name) = split(&full);
+        let Some(parent) = open_straight(self.mount, parent) else { return Ok(None) };
+        let unreadable = |_| Unreadable("a file cannot be read");
+        match look(parent.as_fd(), name).map_err(unreadable)? {
+            None => Ok(None),
+            Some(stamp) if stamp.kind == Kind::File => {
+                let fd = self.mount.open_at(parent.as_fd(), name, OFlags::RDONLY).map_err(unreadable)?;
+                Ok(Some(HeldFile { fd, size: stamp.size }))
+            }
+            Some(stamp) if stamp.kind == Kind::Directory => Ok(None),
+            Some(_) => Err(Unreadable("a file is a link")),
+        }
+    }
+
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let Some(directory) = open_straight(self.mount, &joined(self.root, path)) else { return Ok(Vec::new()) };
+        let names = names_in(directory.as_fd(), MOST_NAMES).map_err(|_| Unreadable("a directory cannot be read"))?;
+        Ok(names.into_iter().filter(|name| name != "." && name != "..").map(String::into_bytes).collect())
+    }
+}
+
+/// The files of a repository as a program left them.
+struct NewFiles<'a> {
+    left: &'a Left,
+    items: HashMap<&'a [u8], &'a Item>,
+    old: OldFiles<'a>,
+}
+
+impl NewFiles<'_> {
+    /// Whether what the workspace has at a path is not seen any more, because of a directory above it.
+    fn is_covered(&self, full: &[u8]) -> bool {
+        let above = |path: &[u8]| Some(split(path).0.to_vec()).filter(|above| !above.is_empty());
+        let mut line = std::iter::successors(above(full), |path| above(path));
+        line.any(|path| self.items.get(path.as_slice()).is_some_and(|item| item.directory_mode().is_none()))
+    }
+}
+
+impl RepositoryFiles for NewFiles<'_> {
+    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable> {
+        let full = joined(self.old.root, path);
+        match self.items.get(full.as_slice()).map(|item| (item, &item.now)) {
+            Some((item, Some(Now::File { seen, .. }))) => {
+                let fd = self.left.open(item, seen).map_err(|_| Unreadable("a file cannot be read"))?;
+                Ok(Some(HeldFile { fd, size: seen.size }))
+            }
+            Some((_, Some(Now::Link { .. }))) => Err(Unreadable("a file is a link")),
+            Some((_, None | Some(Now::Directory { .. }))) => Ok(None),
+            None if self.is_covered(&full) => Ok(None),
+            None => self.old.open(path),
+        }
+    }
+
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let full = joined(self.old.root, path);
+        let is_new = |item: &&Item| item.directory_mode().is_none();
+        let is_gone = self.items.get(full.as_slice()).is_some_and(|item| is_new(item)) || self.is_covered(&full);
+        let mut names: BTreeSet<Vec<u8>> =
+            if is_gone { BTreeSet::new() } else { self.old.names(path)?.into_iter().collect() };
+        for item in self.items.values() {
+            let (parent, name) = split(&item.path);
+            if parent == full.as_slice() {
+                match item.now {
+                    Some(_) => names.insert(name.to_vec()),
+                    None => names.remove(name),
+                };
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+}
+
+/// What is left of a path below a directory; all of it below the root.
+fn below<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
+    match directory.is_empty() {
+        true => Some(path),
+        false => path
+            .strip_prefix(directory)
+            .and_then(|rest| if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }),
+    }
+}
+
+fn joined(directory: &[u8], path: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { path.to_vec() } else { [directory, b"/", path].concat() }
+}

@@ -1,0 +1,285 @@
+//! What `run_code` says: how a program ended, what it printed, and what became of its changes.
+//!
+//! Not here: running it (`run_code.rs`).
+
+use std::time::Duration;
+
+use ringfence_kernel::{ChangeKind, ChangedPath, Changes, ErrorKind, KeepDecision, ToolError};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
+use crate::job::{Ended, EndedBy};
+use crate::limits::JailLimits;
+use crate::walls::Wall;
+
+/// What there is to say about a program that ended by itself.
+#[derive(Debug)]
+pub(crate) struct Report {
+    ended: Printed,
+    exit_code: i32,
+    /// Every path that it changed.
+    pub(crate) changes: Vec<ChangedPath>,
+    /// So many paths are named.
+    pub(crate) most_named: usize,
+    committed: Committed,
+    /// The caller wanted them dropped.
+    pub(crate) discarded: bool,
+    pub(crate) change: Option<String>,
+    /// Still to be decided about.
+    pub(crate) rest: Option<(Box<dyn Changes>, bool)>,
+}
+
+/// How much of what a program changed is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Committed {
+    All,
+    Some,
+    None,
+}
+
+impl Committed {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Some => "some",
+            Self::None => "none",
+        }
+    }
+}
+
+/// What every ending has to say.
+#[derive(Debug)]
+pub(crate) struct Printed {
+    stdout: String,
+    stderr: String,
+    truncated: bool,
+    duration: Duration,
+    signal: Option<i32>,
+    ended_by: EndedBy,
+    walls: Vec<String>,
+    pub(crate) denied: Option<Denied>,
+}
+
+impl Printed {
+    pub(crate) fn of(ended: &Ended, limits: &JailLimits) -> Self {
+        let stderr = ended.stderr.text();
+        let writable = if ended.walls.contains(&Wall::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
+        let denied = match ended.crowded {
+            true => Some(crowded(limits.processes, writable)),
+            false => explain(&stderr, writable),
+        };
+        Self {
+            stdout: ended.stdout.text(),
+            denied: denied.filter(|_| ended.exit_code != 0),
+            stderr,
+            truncated: ended.stdout.truncated || ended.stderr.truncated,
+            duration: ended.duration,
+            signal: ended.signal,
+            ended_by: ended.ended_by,
+            walls: ended.walls.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Puts it into an error, because whoever called wants to know how far it came.
+    pub(crate) fn explain(self, error: ToolError) -> ToolError {
+        error
+            .detail("stdout", self.stdout)
+            .detail("stderr", self.stderr)
+            .detail("truncated", self.truncated)
+            .detail("duration", millis(self.duration))
+            .detail("endedBy", self.ended_by.name())
+            .detail("committed", Committed::None.name())
+            .detail("walls", self.walls)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Report {
+    /// The same program without any of its changes. Where nobody waits any more, or it is not known what is there now, that
+    /// is the error.
+    pub(crate) fn without(self, mut decided: Vec<KeepDecision>, refused: ToolError) -> Result<Self, ToolError> {
+        let exit_code = self.exit_code;
+        if let Some(committed) = refused.details.get("committed").cloned() {
+            // What is made and may not survive a power cut is made.
+            let committed = if committed == true { Value::from(Committed::All.name()) } else { committed };
+            return Err(self.ended.explain(refused).detail("exitCode", exit_code).detail("committed", committed));
+        }
+        if matches!(refused.kind, ErrorKind::Cancelled | ErrorKind::Timeout) || self.changes.is_empty() {
+            return Err(self.ended.explain(refused).detail("exitCode", exit_code));
+        }
+        for decision in &mut decided {
+            if !matches!(decision, KeepDecision::Refuse(_)) {
+                *decision = KeepDecision::Refuse(refused.clone());
+            }
+        }
+        self.with(&decided)
+    }
+
+    /// What the call comes to when it was decided about every group. What is not kept makes it an error that names it.
+    pub(crate) fn with(mut self, decided: &[KeepDecision]) -> Result<Self, ToolError> {
+        let refusal = |change: &ChangedPath| match decided.get(change.group) {
+            Some(KeepDecision::Refuse(error)) => Some(error),
+            _ => None,
+        };
+        let (kept, not_kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.changes).into_iter().partition(|change| refusal(change).is_none());
+        let errors: Vec<&ToolError> = not_kept.iter().filter_map(refusal).collect();
+        let of_kind = |kind: ErrorKind| errors.iter().find(|error| error.kind == kind);
+        let first = of_kind(ErrorKind::ApprovalDenied).or(of_kind(ErrorKind::PermissionDenied)).or(errors.first());
+        let Some(first) = first else {
+            return Ok(Self { committed: Committed::All, changes: kept, ..self });
+        };
+        let committed = if kept.is_empty() { Committed::None } else { Committed::Some };
+        let others = match kept.len() {
+            0 => "nothing that the program changed was kept".to_owned(),
+            count => format!("{count} other change(s) were kept"),
+        };
+        let message = format!("not kept: {}: {}; {others}", names(&not_kept), first.message);
+        let named = |changes: Vec<ChangedPath>, most: usize| -> Vec<Value> {
+            let value = |change: ChangedPath| {
+                let reason = refusal(&change).map(|error| error.message.clone());
+                let mut value = serde_json::to_value(StandardChange::from(change)).unwrap_or_default();
+                if let Some(reason) = reason {
+                    value["reason"] = Value::from(reason);
+                }
+                value
+            };
+            changes.into_iter().take(most).map(value).collect()
+        };
+        let (total_kept, total_not_kept) = (kept.len(), not_kept.len());
+        let mut error = self
+            .ended
+            .explain(ToolError::new(first.kind, message))
+            .detail("exitCode", self.exit_code)
+            .detail("committed", committed.name())
+            .detail("kept", named(kept, self.most_named))
+            .detail("notKept", named(not_kept, self.most_named))
+            .detail("totalKept", total_kept)
+            .detail("totalNotKept", total_not_kept);
+        if let Some(change) = self.change {
+            error = error.detail("change", change);
+        }
+        Err(error)
+    }
+}
+
+/// The first of some paths, and how many there are besides.
+fn names(changes: &[ChangedPath]) -> String {
+    const MOST: usize = 5;
+    let first: Vec<String> = changes.iter().take(MOST).map(|change| format!("`{}`", change.path)).collect();
+    match changes.len().saturating_sub(MOST) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+impl Report {
+    pub(crate) fn new(ended: Printed, exit_code: i32) -> Self {
+        Self {
+            ended,
+            exit_code,
+            changes: Vec::new(),
+            most_named: 0,
+            committed: Committed::None,
+            discarded: false,
+            change: None,
+            rest: None,
+        }
+    }
+}
+
+/// What `run_code` replies.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StandardReply {
+    stdout: String,
+    stderr: String,
+    /// 128 and the number of the signal, where one ended it.
+    exit_code: i32,
+    /// Milliseconds that it ran.
+    duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    /// `exit` or `signal`.
+    ended_by: &'static str,
+    /// True when the middle of an output is left out.
+    truncated: bool,
+    /// How much of what it changed in the workspace is kept: `all`, or `none` where it changed nothing or `mode` is `discard`.
+    committed: &'static str,
+    /// What it changed: the first paths.
+    changes: Vec<StandardChange>,
+    /// How many paths it changed.
+    total_changes: usize,
+    /// The id of the change, for `undo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<String>,
+    /// True where `mode` was `discard`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    discarded: bool,
+    /// What a wall of the jail kept it from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied: Option<StandardDenied>,
+    /// What stood between the program and the machine.
+    walls: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct StandardChange {
+    path: String,
+    /// `created`, `modified`, `deleted`, `renamed`, `mode` or `link`.
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct StandardDenied {
+    message: String,
+    /// Where it may write.
+    writable: Vec<&'static str>,
+}
+
+impl From<Report> for StandardReply {
+    fn from(report: Report) -> Self {
+        let Printed { stdout, stderr, truncated, duration, signal, ended_by, walls, denied } = report.ended;
+        Self {
+            stdout,
+            stderr,
+            exit_code: report.exit_code,
+            duration: millis(duration),
+            signal,
+            ended_by: ended_by.name(),
+            truncated,
+            committed: report.committed.name(),
+            total_changes: report.changes.len(),
+            changes: report.changes.into_iter().take(report.most_named).map(StandardChange::from).collect(),
+            change: report.change,
+            discarded: report.discarded,
+            denied: denied
+                .map(|Denied { message, writable, .. }| StandardDenied { message, writable: writable.to_vec() }),
+            walls,
+        }
+    }
+}
+
+impl From<ChangedPath> for StandardChange {
+    fn from(ChangedPath { path, what, size, .. }: ChangedPath) -> Self {
+        let (kind, from) = match what {
+            ChangeKind::Created => ("created", None),
+            ChangeKind::Modified => ("modified", None),
+            ChangeKind::Deleted => ("deleted", None),
+            ChangeKind::Renamed { from } => ("renamed", Some(from)),
+            ChangeKind::Mode => ("mode", None),
+            ChangeKind::Link => ("link", None),
+        };
+        Self { path, kind, from, size }
+    }
+}

@@ -1,0 +1,124 @@
+//! The table of presets in `docs/policy.md`: each cell is what the program did when it was tried.
+
+use ringfence::config::{Flags, load};
+use ringfence::wire::{Wired, wire};
+use ringfence_kernel::{ErrorKind, Preset, Reply, ToolCall};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{head, row};
+use crate::approval_table::{Somebody, answer};
+use crate::site::Site;
+
+const BEGIN: &str = "<!-- presets: made by `cargo xtask docs` -->\n";
+const END: &str = "<!-- /presets -->\n";
+
+/// What a call does, and the call.
+fn calls() -> Vec<(&'static str, &'static str, Value)> {
+    let run = |code: &str| json!({"language": "bash", "code": code});
+    vec![
+        ("list, search, read a file", "read_file", json!({"path": "a.md"})),
+        ("read a secret", "read_file", json!({"path": ".env"})),
+        ("create a file", "write_file", json!({"path": "new.md", "content": "x"})),
+        ("create a directory", "create_directory", json!({"path": "new"})),
+        ("copy a file to a new path", "copy_file", json!({"from": "a.md", "to": "new.md"})),
+        ("move a file to a new path", "move_file", json!({"from": "a.md", "to": "new.md"})),
+        ("overwrite a file", "write_file", json!({"path": "a.md", "content": "x"})),
+        ("edit a file", "edit_file", json!({"path": "a.md", "oldText": "old", "newText": "x"})),
+        ("append to a file", "append_file", json!({"path": "a.md", "content": "x"})),
+        ("patch a file", "apply_patch", json!({"patch": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-old\n+x\n"})),
+        ("copy over a file", "copy_file", json!({"from": "a.md", "to": "b.md", "overwrite": true})),
+        ("move over a file", "move_file", json!({"from": "a.md", "to": "b.md", "overwrite": true})),
+        ("delete a file", "delete_file", json!({"path": "a.md"})),
+        ("delete a directory", "delete_file", json!({"path": "d", "recursive": true})),
+        ("create a protected path", "write_file", json!({"path": ".envrc", "content": "x"})),
+        ("overwrite a secret", "write_file", json!({"path": ".env", "content": "x"})),
+        ("fetch from a host that no rule allows", "web_fetch", json!({"url": "https://example.org/"})),
+        ("run a program", "run_code", run("true")),
+        ("a program creates a file", "run_code", run("echo x > new.md")),
+        ("a program creates a directory", "run_code", run("mkdir new")),
+        ("a program overwrites a file", "run_code", run("echo x > a.md")),
+        ("a program changes permissions", "run_code", run("chmod 600 a.md")),
+        ("a program deletes a file", "run_code", run("rm a.md")),
+        ("a program deletes a directory", "run_code", run("rm -r d")),
+        ("a program renames a file", "run_code", run("mv a.md new.md")),
+        ("a program makes a link inside", "run_code", run("ln -s a.md link")),
+        ("a program makes a link that leads outside", "run_code", run("ln -s /etc/passwd link")),
+        ("a program creates a protected path", "run_code", run("echo x > .envrc")),
+        ("a program reads a repository (`git status`)", "run_code", run("git status")),
+        ("a program commits (`git commit`)", "run_code", run("echo x > new.md; git add new.md; git commit -qm x")),
+        ("a program changes settings of git", "run_code", run("git config a.b c")),
+        (
+            "a program reaches a host that no rule allows",
+            "run_code",
+            json!({"language": "bash", "code": "true", "network": ["example.org"]}),
+        ),
+    ]
+}
+
+fn site() -> Site {
+    let site = Site::in_memory();
+    for path in ["a.md", "d/one", ".env"] {
+        site.write(path, "old\n");
+    }
+    site.write("b.md", "other\n");
+    site.write(".gitignore", ".env\n");
+    let git =
+        "git init -q -b main && git config user.name a && git config user.email b && git add -A && git commit -qm x";
+    let mut command = std::process::Command::new("sh");
+    let ran = command.args(["-c", git]).current_dir(&site.workspace).env("HOME", &site.home).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    site
+}
+
+fn wired(site: &Site, preset: Preset) -> Wired {
+    let environment = site.environment();
+    let workspace = Some(site.workspace.to_str().unwrap().to_owned());
+    let flags = Flags { workspace, preset: Some(preset), ..Flags::default() };
+    let settings = load(&flags, &environment).unwrap();
+    wire(settings, &environment, Box::new(Somebody::saying([answer(false)]))).unwrap()
+}
+
+/// What became of a call where a person says no to everything.
+fn word(reply: &Reply, tool: &str) -> &'static str {
+    match reply.error {
+        None => "yes",
+        Some(ErrorKind::ApprovalDenied) => "asks",
+        Some(ErrorKind::PermissionDenied) => "no",
+        Some(ErrorKind::WrongType) if tool == "run_code" => "never",
+        Some(other) => panic!("{other:?}: {}", reply.text),
+    }
+}
+
+fn table() -> String {
+    let presets = [Preset::Ask, Preset::Edits, Preset::ReadOnly];
+    let mut text = head(["effect", "tried with", "`ask`", "`edits`", "`read-only`"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (effect, tool, arguments) in calls() {
+        let words = presets.map(|preset| {
+            // What another call changed must not decide about this one.
+            let site = site();
+            let tried = wired(&site, preset);
+            let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+            let reply = runtime.block_on(tried.host.call(&tried.session, call, &CancellationToken::new())).unwrap();
+            word(&reply, tool)
+        });
+        text.push_str(&row([effect, &format!("`{tool}`"), words[0], words[1], words[2]]));
+    }
+    text
+}
+
+#[test]
+fn the_table_of_presets_is_what_happens() {
+    let file = super::directory().join("../policy.md");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has a place for the table");
+    let (_, after) = rest.split_once(END).expect("the table ends");
+    let made = format!("{before}{BEGIN}{}\n{END}{after}", table());
+    if std::env::var_os("RINGFENCE_UPDATE_DOCS").is_some() {
+        std::fs::write(&file, &made).unwrap();
+    }
+    let there = std::fs::read_to_string(&file).unwrap();
+    let differs = made.lines().zip(there.lines()).find(|(made, there)| made != there);
+    assert!(made == there, "docs/policy.md: `cargo xtask docs` writes the table anew: {differs:?}");
+}

@@ -1,0 +1,260 @@
+//! Git in programs: what it does to a repository is data, as long as it leads to nothing protected.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::run_code::{bash, run_with};
+use crate::site::Site;
+
+/// Runs git on the host, as the person would.
+#[track_caller]
+fn git(site: &Site, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.current_dir(&site.workspace).args(arguments).env_clear().env("PATH", std::env::var("PATH").unwrap());
+    command.env("HOME", &site.home).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_OPTIONAL_LOCKS", "0");
+    for (name, value) in [("NAME", "A Person"), ("EMAIL", "person@example.org"), ("DATE", "2026-01-01T00:00:00Z")] {
+        command.env(format!("GIT_AUTHOR_{name}"), value).env(format!("GIT_COMMITTER_{name}"), value);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A repository with a branch `other` that differs from `main` in ordinary files, and one `risky` that has another workflow.
+fn repository() -> Site {
+    let site = Site::in_memory();
+    site.write("README.md", "one\ntwo\nthree\n");
+    site.write("src/lib.rs", "pub fn one() {}\n");
+    site.write(".github/workflows/ci.yml", "on: push\n");
+    git(&site, &["init", "-q", "-b", "main"]);
+    git(&site, &["config", "user.name", "A Person"]);
+    git(&site, &["config", "user.email", "person@example.org"]);
+    git(&site, &["add", "-A"]);
+    git(&site, &["commit", "-qm", "first"]);
+    for (branch, path, content) in [
+        ("other", "src/other.rs", "pub fn other() {}\n"),
+        ("conflicting", "README.md", "one\nother\nthree\n"),
+        ("risky", ".github/workflows/ci.yml", "on: pull_request\n"),
+    ] {
+        git(&site, &["switch", "-qc", branch, "main"]);
+        site.write(path, content);
+        git(&site, &["add", "-A"]);
+        git(&site, &["commit", "-qm", branch]);
+    }
+    git(&site, &["switch", "-q", "main"]);
+    site
+}
+
+/// What a person sees of a repository.
+fn seen(site: &Site) -> (String, String, String) {
+    git(site, &["fsck", "--strict"]);
+    (
+        git(site, &["status", "--porcelain", "-b"]),
+        git(site, &["log", "--all", "--format=%H %D"]),
+        site.read(".git/HEAD"),
+    )
+}
+
+fn edits(site: &Site, code: &str) -> Value {
+    run_with(site, &["--preset", "edits"], &bash(&format!("set -e\n{code}"))).reply()
+}
+
+/// Git in a program works without a question, and one undo takes it back.
+#[track_caller]
+fn check_kept(code: &str) {
+    let site = repository();
+    let (before, tree) = (seen(&site), site.tree());
+    let reply = edits(&site, code);
+    assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!("all")), "{code}: {reply}");
+    assert_eq!(reply["value"]["exitCode"], 0, "{code}: {reply}");
+    assert_ne!(site.tree(), tree, "{code}");
+    seen(&site);
+    let change = reply["value"]["change"].as_str().unwrap();
+    assert_eq!(site.run(&["undo", change]).code, Some(0), "{code}");
+    assert_eq!((seen(&site), site.tree()), (before, tree), "{code}");
+}
+
+/// What git did is not kept, and the repository and its worktree are as before.
+#[track_caller]
+fn check_refused(code: &str, named: &str) {
+    let site = repository();
+    let (before, tree) = (seen(&site), site.tree());
+    let reply = edits(&site, code);
+    assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{code}: {reply}");
+    let paths = reply["error"]["details"]["notKept"].to_string();
+    assert!(paths.contains(named), "{code}: no {named} in {reply}");
+    assert_eq!((seen(&site), site.tree()), (before, tree), "{code}: {reply}");
+}
+
+#[test]
+fn everyday_git_is_kept_without_a_question_and_undone_as_one() {
+    for code in [
+        "echo more >> README.md; git add README.md",
+        "echo more >> README.md; git commit -qam more",
+        "echo new > new.rs; git add new.rs; git commit -qm new",
+        "git switch -q other",
+        "git switch -qc fresh; echo x > x; git add x; git commit -qm x",
+        "echo more >> README.md; git stash -q",
+        "echo more >> README.md; git stash -q; git stash pop -q",
+        "echo more > README.md; git add README.md; git restore --staged README.md",
+        "git merge -q other",
+        "git merge -q --no-ff -m merged other",
+        "echo mine > mine; git add mine; git commit -qm mine; git merge -q -m merged other",
+        "git switch -q other; git rebase -q conflicting",
+        "git cherry-pick other >/dev/null",
+        "git mv README.md READ.md; git commit -qm moved",
+        "git rm -q README.md; git commit -qm removed",
+        "git tag -a v1 -m v1; git tag light; git branch -q more; git branch -qd more",
+        "git pack-refs --all",
+        "git repack -qad",
+        "git commit -q --amend -m other --no-edit",
+        "git reset -q --hard other",
+        "git checkout -q --detach other",
+        "git update-index --index-version 4; echo x > x; git add x",
+    ] {
+        check_kept(code);
+    }
+}
+
+#[test]
+fn looking_at_a_repository_changes_nothing_and_drops_nothing() {
+    for preset in ["ask", "edits"] {
+        for lock in ["", "export GIT_OPTIONAL_LOCKS=1; "] {
+            let site = repository();
+            let code = format!("{lock}touch README.md; git status -s; git diff; git log --oneline; echo new > new.txt");
+            let reply = run_with(&site, &["--preset", preset], &bash(&code)).reply();
+            assert_eq!(reply["value"]["committed"], "all", "{preset} {lock}: {reply}");
+            assert_eq!(
+                reply["value"]["changes"],
+                json!([{"path": "new.txt", "kind": "created", "size": 4}]),
+                "{reply}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_leads_to_a_protected_path_is_asked_about_wherever_it_leads_from() {
+    for (code, named) in [
+        // A branch, also one that is not checked out, and the worktree lacks it.
+        ("git switch -q risky", ".git/HEAD"),
+        ("git merge -q risky", ".git/"),
+        ("git update-ref refs/heads/main risky", ".git/refs/heads/main"),
+        ("git symbolic-ref HEAD refs/heads/risky", ".git/HEAD"),
+        ("git read-tree risky", ".git/index"),
+        ("git cherry-pick risky >/dev/null", ".git/"),
+        (
+            "b=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$b,.vscode/tasks.json",
+            ".git/index",
+        ),
+        (
+            "b=$(echo evil | git hash-object -w --stdin); t=$(printf '100644 blob %s\\tAGENTS.md\\n' $b | git mktree); \
+             git branch -q hidden $(git commit-tree -m x $t)",
+            ".git/refs/heads/hidden",
+        ),
+        (
+            "b=$(echo evil | git hash-object -w --stdin); t=$(printf '100644 blob %s\\t.gitattributes\\n' $b | git mktree); \
+             git update-ref refs/stash $(git commit-tree -m x -p HEAD -p $(git commit-tree -m y $t) HEAD^{tree})",
+            ".git/refs/stash",
+        ),
+        (
+            "b=$(echo evil | git hash-object -w --stdin); t=$(printf '100644 blob %s\\tAGENTS.md\\n' $b | git mktree); \
+             git commit-tree -m x $t > .git/MERGE_AUTOSTASH",
+            ".git/MERGE_AUTOSTASH",
+        ),
+        // Flags that hide, and objects that stand for others.
+        ("git update-index --skip-worktree README.md", ".git/index"),
+        ("git update-index --assume-unchanged README.md", ".git/index"),
+        ("git replace HEAD other", ".git/refs/replace"),
+        ("git update-ref refs/heads/x $(git rev-parse other); git replace HEAD other; git pack-refs --all", ".git/"),
+        // Settings, and names that are not known.
+        ("git config core.fsmonitor ./evil", ".git/config"),
+        ("echo x > .git/hooks/post-commit", ".git/hooks/post-commit"),
+        ("mkdir -p .git/info; echo '* filter=x' > .git/info/attributes", ".git/info/attributes"),
+        ("echo x > .git/info/grafts", ".git/info/grafts"),
+        ("git sparse-checkout set src", ".git/info/sparse-checkout"),
+        ("echo /elsewhere > .git/objects/info/alternates", ".git/objects/info/alternates"),
+        ("echo x > .git/whatever", ".git/whatever"),
+        ("git commit-graph write --reachable", ".git/objects/info"),
+        (
+            "git multi-pack-index write || git repack -qd && git multi-pack-index write",
+            ".git/objects/pack/multi-pack-index",
+        ),
+        ("git worktree add -q /tmp/w other", ".git/worktrees"),
+        ("git -c protocol.file.allow=always submodule --quiet add ./ sub", ".git"),
+    ] {
+        check_refused(code, named);
+    }
+}
+
+#[test]
+fn an_object_that_is_not_what_its_name_says_makes_nothing_data() {
+    let lie = "import os, subprocess, zlib\n\
+        run = lambda *a, **k: subprocess.run(a, check=True, capture_output=True, **k).stdout.strip().decode()\n\
+        blob = run('git', 'hash-object', '-w', '--stdin', input=b'evil')\n\
+        evil = run('git', 'mktree', input=f'100644 blob {blob}\\tAGENTS.md\\n'.encode())\n\
+        good = run('git', 'rev-parse', 'HEAD^{tree}')\n\
+        commit = run('git', 'cat-file', 'commit', 'HEAD').replace(good, evil).encode() + b'\\n'\n\
+        name = run('git', 'commit-tree', '-m', 'x', good)\n\
+        path = f'.git/objects/{name[:2]}/{name[2:]}'\n\
+        os.chmod(path, 0o644)\n\
+        open(path, 'wb').write(zlib.compress(b'commit %d\\0' % len(commit) + commit))\n\
+        open('.git/refs/heads/lie', 'w').write(name + '\\n')\n";
+    let site = repository();
+    let (before, tree) = (seen(&site), site.tree());
+    let arguments = json!({"language": "python", "code": lie});
+    let reply = run_with(&site, &["--preset", "edits"], &arguments).reply();
+    assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{reply}");
+    assert_eq!((seen(&site), site.tree()), (before, tree));
+}
+
+#[test]
+fn what_git_left_half_done_is_refused_whole_and_the_worktree_is_as_before() {
+    for (code, named) in [
+        ("echo mine > README.md; git commit -qam mine; git rebase conflicting || true", ".git/rebase-merge"),
+        ("echo mine > README.md; git commit -qam mine; git merge conflicting || true; git config a.b c", ".git/config"),
+        (
+            "echo mine > README.md; git commit -qam mine; git cherry-pick conflicting || true; git config a.b c",
+            ".git/config",
+        ),
+        ("git mv README.md .vscode.json; git mv src/lib.rs .envrc", ".envrc"),
+        ("git switch -q other; git config a.b c", "src/other.rs"),
+    ] {
+        check_refused(code, named);
+    }
+}
+
+#[test]
+fn what_a_program_edits_is_kept_where_only_the_repository_is_refused() {
+    let site = repository();
+    let reply = edits(&site, "echo more >> README.md; echo new > new.rs; git add -A; git config a.b c");
+    let details = &reply["error"]["details"];
+    assert_eq!(details["committed"], "some", "{reply}");
+    assert_eq!(git(&site, &["status", "--porcelain"]), " M README.md\n?? new.rs\n");
+    git(&site, &["fsck", "--strict"]);
+}
+
+#[test]
+fn under_ask_a_commit_waits_for_an_answer_and_new_files_are_kept() {
+    let site = repository();
+    let code = "echo new > new.rs; git add -A; git commit -qm new";
+    let reply = run_with(&site, &["--preset", "ask"], &bash(code)).reply();
+    assert_eq!(reply["error"]["details"]["kept"], json!([{"path": "new.rs", "kind": "created", "size": 4}]), "{reply}");
+    assert_eq!(git(&site, &["status", "--porcelain"]), "?? new.rs\n");
+}
+
+#[test]
+fn only_a_repository_that_was_there_has_data() {
+    for code in [
+        "git init -q sub; cd sub; git commit -q --allow-empty -m x",
+        "rm -rf .git; git init -q -b main; git commit -q --allow-empty -m x",
+        "git init -q --bare bare",
+        "mv .git sub.git",
+    ] {
+        check_refused(
+            &format!("export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=b; {code}"),
+            "",
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! What is kept of a program's changes, group by group: under every preset, with every answer, and what is said of it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::{Strategy as _, any, prop};
+use proptest::test_runner::{Config, TestRunner};
+use ringfence::config::{Flags, load};
+use ringfence::wire::wire_heard;
+use ringfence_agent::{Fate, Ledger, Tap};
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Preset, Record, ToolCall};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::approval_table::{Somebody, answer};
+use crate::run_code::{bash, run_with};
+use crate::site::Site;
+
+/// How a program's changes came out: `committed`, and the paths that were kept and not kept.
+#[derive(Debug, PartialEq, Eq)]
+struct Settled {
+    committed: String,
+    kept: Vec<String>,
+    not_kept: Vec<String>,
+}
+
+fn paths(list: &Value) -> Vec<String> {
+    let path = |change: &Value| change["path"].as_str().unwrap().to_owned();
+    list.as_array().map(|list| list.iter().map(path).collect()).unwrap_or_default()
+}
+
+impl Settled {
+    fn of(reply: &Value) -> Self {
+        let (from, kept) = match reply["ok"] == true {
+            true => (&reply["value"], "changes"),
+            false => (&reply["error"]["details"], "kept"),
+        };
+        let committed = from["committed"].as_str().unwrap_or_else(|| panic!("no word in {reply}")).to_owned();
+        Self { committed, kept: paths(&from[kept]), not_kept: paths(&from["notKept"]) }
+    }
+}
+
+fn site() -> Site {
+    let site = Site::in_memory();
+    for path in ["a.md", "b.md", "d/one", "d/two", ".github/workflows/ci.yml"] {
+        site.write(path, format!("what is in {path}\n"));
+    }
+    site
+}
+
+/// Runs a program where nobody answers, and says what is kept and what is not.
+#[track_caller]
+fn check(preset: &str, code: &str, committed: &str, kept: &[&str], not_kept: &[&str]) {
+    let site = site();
+    let said = run_with(&site, &["--preset", preset], &bash(code));
+    let reply = said.reply();
+    let settled = Settled::of(&reply);
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let expected = Settled { committed: committed.to_owned(), kept: words(kept), not_kept: words(not_kept) };
+    assert_eq!(settled, expected, "{preset}: {code}: {reply}");
+    assert_eq!(said.code, Some(i32::from(!not_kept.is_empty())), "{reply}");
+    if let Some(first) = not_kept.first() {
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("not kept: `{first}`")), "{message}");
+        assert_eq!(reply["error"]["details"]["exitCode"], 0, "{reply}");
+    }
+}
+
+#[test]
+fn under_ask_new_files_are_kept_and_what_overwrites_or_deletes_is_not() {
+    check("ask", "echo x > new.md; echo x > a.md; rm b.md", "some", &["new.md"], &["a.md", "b.md"]);
+    check("ask", "echo x > a.md", "none", &[], &["a.md"]);
+    check("ask", "rm -r d", "none", &[], &["d"]);
+    check("ask", "echo x > new.md; mkdir -p e/f; echo y > e/f/g", "all", &["e", "e/f", "e/f/g", "new.md"], &[]);
+    check("ask", "chmod 600 a.md", "none", &[], &["a.md"]);
+    check("ask", "true", "none", &[], &[]);
+}
+
+#[test]
+fn under_edits_everything_reversible_is_kept_and_protected_paths_are_not() {
+    check("edits", "echo x > a.md; rm b.md; rm -r d", "all", &["a.md", "b.md", "d"], &[]);
+    check("edits", "echo x > a.md; echo x > .envrc", "some", &["a.md"], &[".envrc"]);
+    check("edits", "rm -r .github; rm b.md", "some", &["b.md"], &[".github"]);
+}
+
+#[test]
+fn under_read_only_nothing_is_kept() {
+    check("read-only", "echo x > new.md; echo x > a.md", "none", &[], &["a.md", "new.md"]);
+}
+
+#[test]
+fn both_ends_of_a_rename_stand_or_fall_together() {
+    check("ask", "mv a.md c.md; echo x > new.md", "some", &["new.md"], &["c.md"]);
+    check("ask", "mv d e", "none", &[], &["d", "e", "e/one", "e/two"]);
+    check("edits", "mv d e", "all", &["d", "e", "e/one", "e/two"], &[]);
+    check("edits", "mv a.md .envrc; mkdir n; mv b.md n/b.md", "some", &["n", "n/b.md"], &[".envrc"]);
+}
+
+#[test]
+fn nothing_is_kept_without_the_directory_that_it_is_in_and_no_directory_that_is_hollow() {
+    check(
+        "edits",
+        "mkdir -p p/.vscode; echo x > p/.vscode/tasks.json",
+        "none",
+        &[],
+        &["p", "p/.vscode", "p/.vscode/tasks.json"],
+    );
+    check(
+        "edits",
+        "mkdir -p p/.vscode; echo x > p/.vscode/tasks.json; echo y > p/y",
+        "some",
+        &["p", "p/y"],
+        &["p/.vscode", "p/.vscode/tasks.json"],
+    );
+    // What takes the place of something falls with what it replaces.
+    check("ask", "rm a.md; mkdir a.md; echo x > a.md/x", "none", &[], &["a.md", "a.md/x"]);
+    check("ask", "rm -r d; echo x > d", "none", &[], &["d"]);
+}
+
+#[test]
+fn what_cannot_be_committed_is_left_out_and_takes_nothing_along() {
+    check("edits", "mkfifo pipe; echo x > a.md", "some", &["a.md"], &["pipe"]);
+    check("edits", "ln -s /etc/passwd out; echo x > a.md", "some", &["a.md"], &["out"]);
+    check("edits", "ln -s out2 out1; ln -s ../outside out2; ln -s a.md in", "some", &["in"], &["out1", "out2"]);
+    check("edits", "mkdir p; mkfifo p/pipe", "none", &[], &["p", "p/pipe"]);
+    check("edits", "rm a.md; mkfifo a.md; rm b.md", "some", &["b.md"], &["a.md"]);
+    // A directory that keeps a link from leading out is refused, and the link with it.
+    let site = site();
+    std::os::unix::fs::symlink("/etc", site.workspace.join("way")).unwrap();
+    let code = "rm way; mkdir way; echo x > way/passwd; ln -s way/passwd innocent";
+    let reply = run_with(&site, &["--preset", "ask"], &bash(code)).reply();
+    assert_eq!(Settled::of(&reply).committed, "none", "{reply}");
+}
+
+#[test]
+fn a_repository_is_not_completed_by_what_is_kept_of_a_change() {
+    let site = site();
+    site.write("bare/HEAD", "ref: refs/heads/x\n");
+    site.write("bare/objects/x", "x");
+    // With its `HEAD` gone it would be none; but that is asked about.
+    let reply = run_with(&site, &["--preset", "ask"], &bash("rm bare/HEAD; mkdir bare/refs")).reply();
+    assert_eq!(Settled::of(&reply).not_kept, ["bare/HEAD", "bare/refs"], "{reply}");
+}
+
+#[test]
+fn a_review_is_all_or_nothing() {
+    let site = site();
+    let mut arguments = bash("echo x > new.md; mkfifo pipe");
+    arguments["mode"] = json!("review");
+    let reply = run_with(&site, &["--preset", "edits"], &arguments).reply();
+    let settled = Settled::of(&reply);
+    assert_eq!((settled.committed.as_str(), settled.kept.len(), settled.not_kept.len()), ("none", 0, 2), "{reply}");
+}
+
+#[test]
+fn what_is_kept_is_one_change_and_undone_as_one() {
+    let site = site();
+    let before = site.tree();
+    let reply = run_with(&site, &["--preset", "ask"], &bash("echo x > n1; echo x > n2; echo x > a.md")).reply();
+    let change = reply["error"]["details"]["change"].as_str().unwrap();
+    assert_eq!(site.read("n1"), "x\n");
+    assert_eq!(site.run(&["undo", change]).code, Some(0));
+    assert_eq!(site.tree(), before);
+}
+
+/// A ledger, and every record that it was made of.
+#[derive(Clone, Debug, Default)]
+struct Ears {
+    tap: Tap,
+    not_kept: Arc<Mutex<BTreeSet<String>>>,
+    made: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl AuditSink for Ears {
+    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
+        let paths = record.touches.iter().filter(|touch| touch.verb.changes());
+        let paths: Vec<String> = paths.map(|touch| touch.place.shown.clone()).collect();
+        match record.moment {
+            Moment::NotKept { .. } => self.not_kept.lock().unwrap().extend(paths),
+            Moment::End { .. } => self.made.lock().unwrap().extend(paths),
+            _ => {}
+        }
+        self.tap.record(record)
+    }
+}
+
+type Tree = Vec<(String, Option<Vec<u8>>)>;
+
+/// The paths that are not what they were.
+fn changed(before: &Tree, after: &Tree) -> BTreeSet<String> {
+    let [old, new] = [before, after].map(|tree| tree.iter().collect::<BTreeSet<_>>());
+    old.symmetric_difference(&new).map(|(path, _)| path.clone()).collect()
+}
+
+/// What the ledger says is changed is what is changed, path by path; what is in a directory that went is meant by it.
+#[track_caller]
+fn check_ledger(ledger: &Ledger, before: &Tree, after: &Tree, code: &str) {
+    let changed = changed(before, after);
+    for path in &changed {
+        let named = ledger
+            .files
+            .iter()
+            .any(|file| file.path == *path || file.fate == Fate::Deleted && Path::new(path).starts_with(&file.path));
+        assert!(named, "`{path}` changed, and is not in {:?} after {code}", ledger.files);
+    }
+    for file in &ledger.files {
+        assert!(changed.contains(&file.path), "{file:?} did not happen: {code}");
+        let is_there = after.iter().any(|(path, _)| *path == file.path);
+        assert_eq!(is_there, file.fate != Fate::Deleted, "{file:?}: {code}");
+    }
+}
+
+#[test]
+fn the_ledger_is_what_the_tree_and_the_records_say() {
+    let step = (0..9u8, 0..6usize, 0..6usize);
+    let programs = prop::collection::vec(step, 1..6);
+    let cases = (programs, 0..3usize, any::<bool>(), 0..8u8);
+    let mut runner = TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
+    let outcome = runner.run(&cases.prop_map(|case| case), |(steps, preset, approves, mode)| {
+        const NAMES: [&str; 6] = ["a.md", "b.md", "d/one", "n/x", ".envrc", "d/.vscode/settings.json"];
+        let line = |(what, one, other): &(u8, usize, usize)| {
+            let (one, other) = (NAMES[*one], NAMES[*other]);
+            match what {
+                0 | 1 => format!("mkdir -p $(dirname {one}); echo {other} >> {one}"),
+                2 => format!("rm -f {one}"),
+                3 => format!("mkdir -p $(dirname {other}); mv -f {one} {other}"),
+                4 => "rm -rf d".to_owned(),
+                5 => "mv d moved".to_owned(),
+                6 => format!("rm -rf {one}; mkdir -p {one}/in; echo x > {one}/in/x"),
+                7 => "mkfifo pipe".to_owned(),
+                _ => format!("mkdir -p $(dirname {one}); ln -sf /etc/passwd {one}"),
+            }
+        };
+        let code: Vec<String> = steps.iter().map(line).collect();
+        let mut arguments = bash(&format!("({}) 2>/dev/null; exit 3", code.join("; ")));
+        arguments["mode"] = json!(match mode {
+            0 => "discard",
+            1 => "review",
+            _ => "auto",
+        });
+        let (site, ears) = (site(), Ears::default());
+        let environment = site.environment();
+        let workspace = Some(site.workspace.to_str().unwrap().to_owned());
+        let flags = Flags { workspace, preset: Some(Preset::ALL[preset]), ..Flags::default() };
+        let settings = load(&flags, &environment).unwrap();
+        let somebody = Somebody::saying([answer(approves)]);
+        let wired = wire_heard(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
+        let before = site.tree();
+        let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+        let (reply, after, ledger) =
+            (serde_json::from_str::<Value>(&reply.text).unwrap(), site.tree(), ears.tap.ledger());
+        let said = format!("{arguments} {:?} {approves}: {reply}", Preset::ALL[preset]);
+        check_ledger(&ledger, &before, &after, &said);
+        let settled = Settled::of(&reply);
+        let [not_kept, made] = [&ears.not_kept, &ears.made].map(|paths| paths.lock().unwrap().clone());
+        assert!(settled.not_kept.iter().all(|path| not_kept.contains(path)), "{not_kept:?} {said}");
+        assert!(changed(&before, &after).is_empty() || !made.is_empty(), "{said}");
+        let [command] = &ledger.commands[..] else { panic!("{said}") };
+        let is_whole = settled.committed == "all" || mode != 0 && settled.kept.is_empty() && reply["ok"] == true;
+        assert_eq!((command.kept, command.exit_code), (is_whole, Some(3)), "{ledger:?} {said}");
+        assert_eq!(command.partly_kept, settled.committed == "some", "{said}");
+        assert_eq!(ledger.denied.len() + ledger.failed.len(), usize::from(reply["ok"] == false), "{said}");
+        Ok(())
+    });
+    outcome.unwrap();
+}
