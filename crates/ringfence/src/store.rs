@@ -16,7 +16,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Answered, ApprovalRequest, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost};
+use ringfence_kernel::{
+    Answered, ApprovalRequest, ArgumentDraft, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost, SuspendLifetime,
+};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -88,6 +90,19 @@ const MIGRATIONS: &[&str] = &[
 ",
     "
     CREATE TABLE definitions (tool TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+",
+    "
+    ALTER TABLE requests ADD COLUMN draft TEXT;
+    ALTER TABLE requests ADD COLUMN draft_id TEXT;
+    CREATE TABLE idempotency_keys (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        session TEXT NOT NULL,
+        key TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        reply TEXT,
+        at INTEGER NOT NULL,
+        UNIQUE (session, key)
+    );
 ",
 ];
 
@@ -294,10 +309,34 @@ impl Store for SqliteStore {
         })
     }
 
-    fn leave(&self, id: &str) -> Result<(), StoreLost> {
+    fn leave(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreLost> {
         self.read((), |connection| {
-            connection.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
-            Ok(())
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let body = change.query_row("SELECT body FROM requests WHERE id = ?1", [id], text).optional()?;
+            if let Some(body) = body {
+                let request = ApprovalRequest { suspended: true, ..parsed(&body)? };
+                change.execute("UPDATE requests SET body = ?2 WHERE id = ?1", [id, &json(&request)?])?;
+            }
+            if lifetime == SuspendLifetime::Persistent {
+                change.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
+            }
+            Ok(change.commit()?)
+        })
+    }
+
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost> {
+        self.read(false, |connection| {
+            let query = "UPDATE requests SET draft = ?2, draft_id = ?3 WHERE id = ?1 AND (?4 OR draft_id = ?3)";
+            let values = params![id, json(draft)?, draft.id, draft.outcome.is_none()];
+            Ok(connection.execute(query, values)? == 1)
+        })
+    }
+
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost> {
+        self.read(None, |connection| {
+            let query = "SELECT draft FROM requests WHERE id = ?1 AND draft IS NOT NULL";
+            let found = connection.query_row(query, [id], text).optional()?;
+            found.map(|draft| parsed(&draft)).transpose()
         })
     }
 
