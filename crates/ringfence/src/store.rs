@@ -96,15 +96,33 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE requests ADD COLUMN draft_id TEXT;
     CREATE TABLE idempotency_keys (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
-        session TEXT NOT NULL,
+        scope TEXT NOT NULL,
         key TEXT NOT NULL,
         digest TEXT NOT NULL,
         reply TEXT,
         at INTEGER NOT NULL,
-        UNIQUE (session, key)
+        UNIQUE (scope, key)
     );
 ",
 ];
+
+/// How long an idempotency key is kept, and how many there are of a scope and in all. The oldest go first.
+const KEY_TIME: Duration = Duration::from_hours(24);
+const KEYS_PER_SCOPE: i64 = 128;
+const MOST_KEYS: i64 = 4096;
+
+/// What is known of an idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// Nothing: it is the caller's now.
+    New,
+    /// Another request has it.
+    OtherRequest,
+    /// The same request has it, and its reply is not there.
+    Unfinished,
+    /// The reply.
+    Done(String),
+}
 
 /// What the API keeps.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +216,57 @@ impl SqliteStore {
             let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
             let mut statement = connection.prepare(&query)?;
             Ok(statement.query_map([], text)?.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Claims an idempotency key for a request, or says what is known of it.
+    pub(crate) fn claim_key(
+        &self,
+        scope: &str,
+        key: &str,
+        digest: &str,
+        now: SystemTime,
+    ) -> Result<KeyState, StoreLost> {
+        self.write(|connection| {
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let long_ago = now.checked_sub(KEY_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            change.execute("DELETE FROM idempotency_keys WHERE at <= ?1", [nanos(long_ago)])?;
+            let query = "SELECT digest, reply FROM idempotency_keys WHERE scope = ?1 AND key = ?2";
+            let found: Option<(String, Option<String>)> =
+                change.query_row(query, [scope, key], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            let state = match found {
+                Some((other, _)) if other != digest => KeyState::OtherRequest,
+                Some((_, None)) => KeyState::Unfinished,
+                Some((_, Some(reply))) => KeyState::Done(reply),
+                None => {
+                    let query = "INSERT INTO idempotency_keys (scope, key, digest, at) VALUES (?1, ?2, ?3, ?4)";
+                    change.execute(query, params![scope, key, digest, nanos(now)])?;
+                    let query = "DELETE FROM idempotency_keys WHERE (scope = ?1 AND number NOT IN
+                                     (SELECT number FROM idempotency_keys WHERE scope = ?1 ORDER BY number DESC LIMIT ?2))
+                                 OR number NOT IN (SELECT number FROM idempotency_keys ORDER BY number DESC LIMIT ?3)";
+                    change.execute(query, params![scope, KEYS_PER_SCOPE, MOST_KEYS])?;
+                    KeyState::New
+                }
+            };
+            change.commit()?;
+            Ok(state)
+        })
+    }
+
+    /// Keeps the reply of a request that has a key.
+    pub(crate) fn keep_reply(&self, scope: &str, key: &str, reply: &str) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let query = "UPDATE idempotency_keys SET reply = ?3 WHERE scope = ?1 AND key = ?2";
+            connection.execute(query, [scope, key, reply])?;
+            Ok(())
+        })
+    }
+
+    /// Gives a key back: its request did nothing.
+    pub(crate) fn free_key(&self, scope: &str, key: &str) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            connection.execute("DELETE FROM idempotency_keys WHERE scope = ?1 AND key = ?2", [scope, key])?;
+            Ok(())
         })
     }
 
