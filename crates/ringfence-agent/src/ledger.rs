@@ -408,7 +408,9 @@ impl Heard {
             message: error.message[..error.message.floor_char_boundary(LONGEST_MESSAGE)].to_owned(),
         };
         match error.kind {
-            ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied => self.ended.denied.push(call),
+            ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending | ErrorKind::PermissionDenied => {
+                self.ended.denied.push(call);
+            }
             _ => self.ended.failed.push(call),
         }
     }

@@ -22,7 +22,7 @@ use crate::trip::{Trip, hold_grants};
 use crate::turn::Said;
 use crate::{
     Abandon, Answered, Approval, ApprovalRequest, ErrorKind, Fatal, GRANT_TIME, Grant, Host, Parts, Preview, Put,
-    RuleText, Session, Store, StoreLost, ToolError, Verdict, Word, id,
+    RuleText, Session, Store, StoreLost, SuspendLifetime, ToolError, Verdict, Word, id,
 };
 
 /// How often the store is looked at for an answer from elsewhere.
@@ -70,7 +70,7 @@ impl Host {
         let word = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            word = timeout(trip.session.limits.approval_time, self.first_word(&request, may_be_put_off)) => Some(word),
+            word = timeout(trip.session.limits.approval_time, self.first_word(trip, &request, may_be_put_off)) => Some(word),
         };
         let answered = match word {
             None => {
@@ -80,11 +80,15 @@ impl Host {
             Some(Ok(word)) => match word? {
                 Word::Now(answered) => answered,
                 Word::Later => {
-                    pending.leave().await?;
+                    pending.leave(SuspendLifetime::Persistent).await?;
+                    return self.suspend(trip, &request).await;
+                }
+                Word::LaterInProcess => {
+                    pending.leave(SuspendLifetime::Process).await?;
                     return self.suspend(trip, &request).await;
                 }
             },
-            Some(Err(_)) => Answered::no("nobody answered in time".to_owned()),
+            Some(Err(_)) => Answered::no("no answer in time".to_owned()),
         };
         let answered = self.first_of(&request.id, answered).await?;
         pending.close().await?;
@@ -112,24 +116,32 @@ impl Host {
     }
 
     /// The answer of our own approver, or of another front that was first.
-    async fn first_word(&self, request: &ApprovalRequest, may_be_put_off: bool) -> Result<Word, Fatal> {
+    async fn first_word(&self, trip: &Trip, request: &ApprovalRequest, may_be_put_off: bool) -> Result<Word, Fatal> {
         let word = tokio::select! {
             biased;
             word = self.parts.approver.ask(request) => Ok(word),
-            answered = self.answered_elsewhere(&request.id) => answered.map(Word::Now),
+            answered = self.answered_elsewhere(trip, &request.id, may_be_put_off) => answered.map(Word::Now),
         };
         match word {
-            Ok(Word::Later) if !may_be_put_off => self.answered_elsewhere(&request.id).await.map(Word::Now),
+            Ok(Word::Later | Word::LaterInProcess) if !may_be_put_off => {
+                self.answered_elsewhere(trip, &request.id, may_be_put_off).await.map(Word::Now)
+            }
             word => word,
         }
     }
 
-    async fn answered_elsewhere(&self, id: &str) -> Result<Answered, Fatal> {
+    /// The answer of another front. Meanwhile it is told what the call would do with other arguments, if it asks.
+    async fn answered_elsewhere(&self, trip: &Trip, id: &str, may_change: bool) -> Result<Answered, Fatal> {
         loop {
             sleep(LOOK).await;
-            let id = id.to_owned();
-            if let Some(answered) = self.in_store(move |store| store.answer_of(&id)).await? {
+            let request = id.to_owned();
+            let (answered, draft) =
+                self.in_store(move |store| Ok((store.answer_of(&request)?, store.draft_of(&request)?))).await?;
+            if let Some(answered) = answered {
                 return Ok(answered);
+            }
+            if let Some(draft) = draft.filter(|draft| draft.outcome.is_none() && may_change) {
+                self.answer_draft(trip, id, draft).await?;
             }
         }
     }
@@ -141,7 +153,7 @@ impl Host {
             Put::First => Ok(answered),
             Put::Already => Ok(store.answer_of(&id)?.unwrap_or_else(gone)),
             // Whoever came late is told, and a no needs no time.
-            Put::Expired if answered.response.approved => Ok(Answered::no("nobody answered in time".to_owned())),
+            Put::Expired if answered.response.approved => Ok(Answered::no("no answer in time".to_owned())),
             Put::Expired => Ok(answered),
             Put::Unknown => Ok(gone()),
         };
@@ -163,6 +175,15 @@ impl Host {
         let token = self.in_store(move |store| Ok(sealed.seal(&store.key()?))).await?;
         let token = token.ok_or_else(|| StoreLost(std::io::Error::other("the token cannot be sealed")))?;
         Ok(Heard::Later(Suspended { token, request: request.id.clone() }))
+    }
+
+    /// Withdraws the requests of suspended calls of a session that is over: an answer would reach nobody.
+    pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreLost> {
+        let store = self.parts.store.as_ref();
+        let pending = store.pending(SystemTime::now())?.into_iter();
+        pending
+            .filter(|request| request.suspended && request.session == session)
+            .try_for_each(|request| store.close(&request.id))
     }
 
     /// Keeps what a person allowed for good.
@@ -225,6 +246,7 @@ fn request(trip: &Trip, shown: &Shown) -> Result<ApprovalRequest, Fatal> {
         secret: preview.is_secret(),
         fingerprint: preview.fingerprint().to_owned(),
         grant: grant.as_ref().and_then(rule_line),
+        suspended: false,
         opened,
         expires: opened + trip.session.limits.approval_time,
     })
@@ -232,8 +254,8 @@ fn request(trip: &Trip, shown: &Shown) -> Result<ApprovalRequest, Fatal> {
 
 /// What the caller is told of a call that waits.
 pub(crate) fn not_yet(request: &str) -> ToolError {
-    let message = "this waits for a person's answer; nothing was done yet";
-    ToolError::new(ErrorKind::ApprovalDenied, message).detail("pending", true).detail("request", request)
+    let message = "an approval request waits for its answer; nothing was done yet";
+    ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 
 /// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
@@ -266,9 +288,9 @@ impl Pending {
     }
 
     /// Lets it wait for an answer by itself.
-    async fn leave(mut self) -> Result<(), Fatal> {
+    async fn leave(mut self, lifetime: SuspendLifetime) -> Result<(), Fatal> {
         if let Some(id) = self.id.clone() {
-            in_store(&self.parts, move |store| store.leave(&id)).await?;
+            in_store(&self.parts, move |store| store.leave(&id, lifetime)).await?;
         }
         self.id = None;
         Ok(())

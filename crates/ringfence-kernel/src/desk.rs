@@ -7,9 +7,11 @@
 
 use std::time::SystemTime;
 
+use serde_json::Value;
+
 use crate::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Noes, Principal, Put, Scope, Store,
-    StoreLost,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, ArgumentDraft, Assurance, Grant, Noes, Principal, Put,
+    Scope, Store, StoreLost,
 };
 
 /// The requests and grants of a store, as one principal may see and answer them.
@@ -40,6 +42,12 @@ pub enum DeskError {
     NeedsPerson,
     #[error("this answer cannot be remembered: nothing may be allowed for good here")]
     NotForGood,
+    #[error(
+        "no preview: the caller of request `{0}` is not waiting; changed arguments are planned when it calls again"
+    )]
+    CallerAway(String),
+    #[error("the system gives no random bytes")]
+    Entropy,
     #[error(transparent)]
     Store(#[from] StoreLost),
 }
@@ -87,6 +95,29 @@ impl Desk<'_> {
             Put::Expired => Err(DeskError::Expired(id.to_owned())),
             Put::Unknown => Err(DeskError::Unknown(id.to_owned())),
         }
+    }
+
+    /// Asks the process that waits with a request what the call would do with other arguments. `draft_of` has the
+    /// outcome once it is there.
+    pub fn draft(&self, id: &str, args: Value, now: SystemTime) -> Result<ArgumentDraft, DeskError> {
+        let request = self.request(id, now)?;
+        if request.principal == self.by.name {
+            return Err(DeskError::Own(self.by.name.clone()));
+        }
+        if request.suspended {
+            return Err(DeskError::CallerAway(id.to_owned()));
+        }
+        let draft = ArgumentDraft { id: crate::id::mint("d").map_err(|_| DeskError::Entropy)?, args, outcome: None };
+        match self.store.set_draft(id, &draft)? {
+            true => Ok(draft),
+            false => Err(DeskError::Unknown(id.to_owned())),
+        }
+    }
+
+    /// A draft of this request, as far as it got.
+    pub fn draft_of(&self, id: &str, draft: &ArgumentDraft) -> Result<Option<ArgumentDraft>, DeskError> {
+        self.check_approves()?;
+        Ok(self.store.draft_of(id)?.filter(|found| found.id == draft.id))
     }
 
     /// The sessions that were refused so often in a row that they are paused.

@@ -111,6 +111,7 @@ fn standard(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "FILE_NOT_FOUND",
         ErrorKind::AlreadyExists => "ALREADY_EXISTS",
         ErrorKind::ApprovalDenied => "APPROVAL_DENIED",
+        ErrorKind::ApprovalPending => "APPROVAL_PENDING",
         ErrorKind::NotText => "NOT_TEXT",
         ErrorKind::WrongType => "WRONG_TYPE",
         ErrorKind::ReadLimit => "READ_LIMIT",
@@ -141,7 +142,9 @@ fn miniclaw(error: &ToolError) -> &'static str {
         ErrorKind::InvalidPath => "invalid_path",
         ErrorKind::OutsideWorkspace => "outside_workspace",
         ErrorKind::NotFound => "path_not_found",
-        ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied => "permission_denied",
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending => {
+            "permission_denied"
+        }
         ErrorKind::EditNotFound => "edit_not_found",
         ErrorKind::AmbiguousEdit => "ambiguous_edit",
         ErrorKind::UnknownTool => "tool not found",
@@ -173,6 +176,7 @@ fn crewagent(kind: ErrorKind) -> &'static str {
             "E_PRECONDITION_FAILED"
         }
         ErrorKind::ApprovalDenied => "E_APPROVAL_DENIED",
+        ErrorKind::ApprovalPending => "E_APPROVAL_PENDING",
         ErrorKind::NotText => "FS_READ_BINARY_FALLBACK",
         ErrorKind::ReadLimit => "E_READ_LIMIT",
         ErrorKind::WriteLimit => "E_WRITE_LIMIT",

@@ -28,6 +28,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// A person said no, or nobody answered in time.
     ApprovalDenied,
+    /// An approval request still waits for its answer: nothing was done, and nothing was refused.
+    ApprovalPending,
     /// Text was asked for and the file holds none.
     NotText,
     /// A directory where a file is meant, a FIFO, a device, a socket.
@@ -67,7 +69,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::InvalidArgs,
         Self::InvalidPath,
         Self::OutsideWorkspace,
@@ -76,6 +78,7 @@ impl ErrorKind {
         Self::AlreadyExists,
         Self::PermissionDenied,
         Self::ApprovalDenied,
+        Self::ApprovalPending,
         Self::NotText,
         Self::WrongType,
         Self::ReadLimit,

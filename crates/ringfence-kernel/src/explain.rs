@@ -91,10 +91,10 @@ impl Host {
 
 /// A call that is only looked at.
 #[derive(Debug)]
-struct Looking<'a> {
-    policy: &'a dyn Policy,
-    session: &'a Session,
-    tool: &'a str,
+pub(crate) struct Looking<'a> {
+    pub(crate) policy: &'a dyn Policy,
+    pub(crate) session: &'a Session,
+    pub(crate) tool: &'a str,
 }
 
 impl Looking<'_> {
@@ -120,7 +120,7 @@ impl Looking<'_> {
         ExplainedChange { change, verdict: self.judge(&Touch { verb, place }) }
     }
 
-    fn question<'q>(&'q self, touches: &'q [Touch]) -> Question<'q> {
+    pub(crate) fn question<'q>(&'q self, touches: &'q [Touch]) -> Question<'q> {
         Question::new(self.session, self.tool, touches, self.session.bits.now())
     }
 }

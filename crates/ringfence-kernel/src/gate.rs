@@ -106,6 +106,9 @@ pub struct ApprovalRequest {
     pub fingerprint: String,
     /// The very rule that an answer to be remembered adds, where one may be added.
     pub grant: Option<String>,
+    /// The call returned to its caller, and goes on only when the caller calls again.
+    #[serde(default)]
+    pub suspended: bool,
     #[serde(with = "time")]
     pub opened: SystemTime,
     /// Until when an answer counts.
@@ -185,14 +188,11 @@ impl Answer {
     pub(crate) fn of(answered: Answered, asker: &Asker<'_>) -> Self {
         let Answered { response, approval } = answered;
         let verdict = asker.verdict;
-        let no = |reason: &str| {
-            let and = if reason.is_empty() { "" } else { ", and " };
-            let message = format!("not approved: {}{and}{reason}", verdict.reason);
-            Self::No(explained(ToolError::new(ErrorKind::ApprovalDenied, message), verdict))
-        };
+        let refuse = |message: String| Self::No(explained(ToolError::new(ErrorKind::ApprovalDenied, message), verdict));
         if !response.approved {
-            return no(response.reason.as_deref().unwrap_or_default());
+            return refuse(denial_message(&verdict.reason, &response, &approval));
         }
+        let no = |why: &str| refuse(format!("not approved: {why} ({})", action_of(&verdict.reason)));
         if let Some(stranger) = approval.by.as_ref().filter(|by| !by.may(Scope::Approve)) {
             return no(&format!("`{}` may not approve calls", stranger.name));
         }
@@ -220,6 +220,28 @@ impl Answer {
     }
 }
 
+/// The message of a refusal: who refused, in their words, and which action.
+pub(crate) fn denial_message(asked_for: &str, response: &ApprovalResponse, approval: &Approval) -> String {
+    let action = action_of(asked_for);
+    let said = response.reason.as_deref().map(str::trim).filter(|said| !said.is_empty());
+    let by = match approval {
+        Approval { assurance: Assurance::Person, .. } => Some("the user"),
+        Approval { by, .. } => by.as_ref().map(|by| by.name.as_str()),
+    };
+    match (by, said) {
+        (Some(by), Some(said)) => format!("denied by {by}: \"{said}\" ({action})"),
+        (Some(by), None) => format!("denied by {by} ({action})"),
+        // Nobody said this: the words are ours.
+        (None, Some(said)) => format!("not approved: {said} ({action})"),
+        (None, None) => format!("not approved ({action})"),
+    }
+}
+
+/// What a call would have done, from the reason why somebody was asked.
+fn action_of(asked_for: &str) -> &str {
+    asked_for.strip_prefix("this would ").unwrap_or(asked_for)
+}
+
 /// An error with the rule that led to it, for programs.
 pub(crate) fn explained(error: ToolError, verdict: &Verdict) -> ToolError {
     let error = error.detail("rule", &*verdict.rule).detail("layer", verdict.layer.name());
@@ -235,6 +257,8 @@ pub enum Word {
     Now(Answered),
     /// The answer comes later: the caller gets a token that brings the call back.
     Later,
+    /// As `Later`, but only this process can bring the call back: the request ends with it.
+    LaterInProcess,
 }
 
 /// Puts a request to a person and waits for the answer. It is dropped when another front was first, when the time is
@@ -253,8 +277,8 @@ pub struct Nobody {
 impl Approver for Nobody {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
         let reason = match (request.layer, request.rule.as_str()) {
-            (Layer::Preset, Preset::ASKS) => format!("nobody is here to approve it; {}", self.advice),
-            _ => "nobody is here to approve it; a person has to do this".to_owned(),
+            (Layer::Preset, Preset::ASKS) => format!("no approver is available; {}", self.advice),
+            _ => "no approver is available; this needs a person's approval".to_owned(),
         };
         Box::pin(std::future::ready(Word::Now(Answered::no(reason))))
     }
@@ -279,7 +303,10 @@ pub(crate) mod time {
 mod tests {
     use std::time::SystemTime;
 
-    use super::{ApprovalRequest, Approver, Assurance, Layer, Nobody, Word};
+    use super::{
+        Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Layer, Nobody, Principal, Word,
+        denial_message,
+    };
 
     async fn said(layer: Layer, rule: &str) -> String {
         let nobody = Nobody { advice: "try another preset".to_owned() };
@@ -300,6 +327,7 @@ mod tests {
             secret: false,
             fingerprint: String::new(),
             grant: None,
+            suspended: false,
             opened: SystemTime::UNIX_EPOCH,
             expires: SystemTime::UNIX_EPOCH,
         };
@@ -309,11 +337,31 @@ mod tests {
         answered.response.reason.unwrap()
     }
 
+    #[test]
+    fn a_refusal_quotes_who_refused_and_cannot_be_read_as_its_opposite() {
+        let check = |assurance, by: Option<&str>, reason: Option<&str>, expected: &str| {
+            let response = ApprovalResponse { reason: reason.map(str::to_owned), ..ApprovalResponse::default() };
+            let approval = Approval { assurance, by: by.map(Principal::person) };
+            assert_eq!(denial_message("this would delete `README.md`", &response, &approval), expected);
+        };
+        let (person, relayed, none) = (Assurance::Person, Assurance::Relayed, Assurance::None);
+        check(
+            person,
+            Some("ann"),
+            Some("keep the readme"),
+            "denied by the user: \"keep the readme\" (delete `README.md`)",
+        );
+        check(person, Some("ann"), Some("  "), "denied by the user (delete `README.md`)");
+        check(relayed, Some("ci"), Some("no"), "denied by ci: \"no\" (delete `README.md`)");
+        check(none, None, Some("no answer in time"), "not approved: no answer in time (delete `README.md`)");
+        check(none, None, None, "not approved (delete `README.md`)");
+    }
+
     #[tokio::test]
     async fn nobody_advises_another_preset_only_where_it_would_help() {
         assert!(said(Layer::Preset, "preset ask").await.ends_with("; try another preset"));
         for (layer, rule) in [(Layer::Preset, "secret"), (Layer::Managed, "preset ask"), (Layer::User, "preset ask")] {
-            assert!(said(layer, rule).await.ends_with("; a person has to do this"), "{layer:?} {rule}");
+            assert!(said(layer, rule).await.ends_with("; this needs a person's approval"), "{layer:?} {rule}");
         }
     }
 }

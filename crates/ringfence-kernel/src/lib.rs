@@ -11,6 +11,7 @@ mod bits;
 mod decode;
 mod desk;
 mod dialect;
+mod draft;
 mod error;
 mod explain;
 mod face;
@@ -64,7 +65,7 @@ pub use rules::{Layer, Rules};
 pub use sensitive::{Sensitivity, sensitivity};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
-pub use store::{MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost};
+pub use store::{ArgumentDraft, DraftOutcome, MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost, SuspendLifetime};
 pub use suggest::nearest;
 pub use tool::{
     CODE, ChangeGroup, Context, Effect, KeepDecision, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan,

@@ -9,14 +9,14 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::Touch;
 use crate::visible::{visible, visible_line};
+use crate::{ToolError, Touch};
 
 /// So many places that are not what they are called are named.
 const MOST_REAL: usize = 5;
 
 /// What would happen, for a person to judge.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preview {
     summary: String,
     /// What else there is to say, a line each.
@@ -24,6 +24,7 @@ pub struct Preview {
     body: Body,
     fingerprint: String,
     secret: bool,
+    failure: Option<Box<ToolError>>,
 }
 
 /// The part of a preview that can be long.
@@ -121,6 +122,18 @@ impl Preview {
             let _ = write!(self.summary, "; {more} more are not what they are called");
         }
         self
+    }
+
+    /// Says why the call is certain to fail, where that is known already.
+    #[must_use]
+    pub fn fails_with(mut self, failure: Option<ToolError>) -> Self {
+        self.failure = failure.map(Box::new);
+        self
+    }
+
+    /// Why the call is certain to fail. It tells what is in the target, so only who may read that may hear it.
+    pub fn failure(&self) -> Option<&ToolError> {
+        self.failure.as_deref()
     }
 
     /// Says whether the body shows what is or shall be in a secret.

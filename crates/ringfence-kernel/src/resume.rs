@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::ask::not_yet;
-use crate::gate::Asker;
+use crate::gate::{Asker, denial_message};
 use crate::grants::rule_line;
 use crate::seal::Sealed;
 use crate::trip::{Asked, Leg, moved};
@@ -123,11 +123,10 @@ impl Host {
             Err(reply) => return Ok(reply),
         };
         // A no needs no second look.
-        if !comeback.answered.response.approved {
-            let said = comeback.answered.response.reason.unwrap_or_default();
-            let and = if said.is_empty() { "" } else { ", and " };
-            let message = format!("not approved: {}{and}{said}", comeback.request.reason);
-            self.count_answer(session, Said::No(comeback.answered.approval.assurance)).await?;
+        let Answered { response, approval } = &comeback.answered;
+        if !response.approved {
+            let message = denial_message(&comeback.request.reason, response, approval);
+            self.count_answer(session, Said::No(approval.assurance)).await?;
             return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
         }
         let again = Arc::clone(&offer);

@@ -58,10 +58,12 @@ pub enum Scope {
     Undo,
     /// Change policy, tokens and sessions.
     Admin,
+    /// Pass on approval answers of the user of the very client that calls. No token has it unless it was named.
+    Relay,
 }
 
 impl Scope {
-    pub const ALL: [Self; 4] = [Self::Call, Self::Approve, Self::Undo, Self::Admin];
+    pub const ALL: [Self; 5] = [Self::Call, Self::Approve, Self::Undo, Self::Admin, Self::Relay];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,6 +71,7 @@ impl Scope {
             Self::Approve => "approve",
             Self::Undo => "undo",
             Self::Admin => "admin",
+            Self::Relay => "relay",
         }
     }
 

@@ -10,6 +10,9 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
 use crate::{Answered, ApprovalRequest, Grant};
 
 /// The store is gone; nothing may be asked without it.
@@ -42,6 +45,36 @@ pub struct Noes {
     pub count: u64,
 }
 
+/// How long the request of a suspended call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuspendLifetime {
+    /// As long as the process that opened it is there: no other can bring the call back.
+    Process,
+    /// Until it expires.
+    Persistent,
+}
+
+/// Other arguments for a call that waits, and what they would do. Approving them is a separate step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArgumentDraft {
+    pub id: String,
+    pub args: Value,
+    /// From the process that waits with the call.
+    pub outcome: Option<DraftOutcome>,
+}
+
+/// What a call would do with the arguments of a draft.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DraftOutcome {
+    Planned {
+        summary: String,
+        preview: String,
+        secret: bool,
+    },
+    /// Why it would do nothing.
+    Refused(String),
+}
+
 /// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Keeps a request until it is closed, or until nobody is left who waits for it: whoever opened it is gone and did
@@ -53,8 +86,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Answers a request, if nobody did before and its time is not over.
     fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost>;
     fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost>;
-    /// Lets a request wait for its answer by itself: whoever opened it may go.
-    fn leave(&self, id: &str) -> Result<(), StoreLost>;
+    /// Lets a request wait for its answer by itself, and marks it as suspended.
+    fn leave(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreLost>;
+    /// Sets the draft of a request. An outcome is only set for the draft that it is about. False where nothing was set.
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost>;
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost>;
     /// Forgets a request and its answer: nobody waits for it any more.
     fn close(&self, id: &str) -> Result<(), StoreLost>;
 
@@ -86,6 +122,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Kept {
     requests: Vec<(ApprovalRequest, Option<Answered>)>,
+    /// By request.
+    drafts: BTreeMap<String, ArgumentDraft>,
     grants: Vec<Grant>,
     /// With the time of the last one.
     noes: Vec<(Noes, SystemTime)>,
@@ -140,12 +178,31 @@ impl Store for MemoryStore {
     }
 
     /// Nothing here outlives who opened it.
-    fn leave(&self, _: &str) -> Result<(), StoreLost> {
+    fn leave(&self, id: &str, _: SuspendLifetime) -> Result<(), StoreLost> {
+        if let Some((request, _)) = self.lock().find(id) {
+            request.suspended = true;
+        }
         Ok(())
     }
 
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost> {
+        let mut kept = self.lock();
+        let is_current = kept.drafts.get(id).is_some_and(|there| there.id == draft.id);
+        let may_set = kept.find(id).is_some() && (draft.outcome.is_none() || is_current);
+        if may_set {
+            kept.drafts.insert(id.to_owned(), draft.clone());
+        }
+        Ok(may_set)
+    }
+
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost> {
+        Ok(self.lock().drafts.get(id).cloned())
+    }
+
     fn close(&self, id: &str) -> Result<(), StoreLost> {
-        self.lock().requests.retain(|(request, _)| request.id != id);
+        let mut kept = self.lock();
+        kept.requests.retain(|(request, _)| request.id != id);
+        kept.drafts.remove(id);
         Ok(())
     }
 

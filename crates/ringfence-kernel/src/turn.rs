@@ -114,16 +114,16 @@ impl Host {
 }
 
 fn not_reached() -> ToolError {
-    let message = "not approved: other calls of this session were asked about first, and it was not its turn in time";
+    let message = "not approved: requests of other calls of this session took all of the time to answer";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
 fn waits(request: &str) -> ToolError {
     let message = format!(
-        "not asked: another call of this session waits for a person's answer, the request `{request}`; call again when \
+        "not asked yet: another call of this session waits for an answer to the request `{request}`; call again when \
          that is answered"
     );
-    ToolError::new(ErrorKind::ApprovalDenied, message).detail("waitsFor", request)
+    ToolError::new(ErrorKind::ApprovalPending, message).detail("waitsFor", request)
 }
 
 fn paused(session: &str, count: u64) -> ToolError {

@@ -36,6 +36,7 @@ use crate::serving::{install, mcp, serve, token};
 use crate::sessions_text::sessions;
 use crate::signals::Signals;
 use crate::tokens::TokenError;
+use crate::tool_listing::full_listing;
 use crate::trust::Offered;
 use crate::waiting::Waiting;
 use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, workspace_of};
@@ -391,6 +392,7 @@ fn tools(wired: &Wired, format: Format) -> String {
     match format {
         Format::Openai => json(catalog.openai_tools()),
         Format::Functions => json(catalog.openai_functions()),
+        Format::Full => json(full_listing(wired)),
         Format::Prompt => prompt(&wired.session, &wired.settings),
         Format::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);

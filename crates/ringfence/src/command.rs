@@ -284,6 +284,8 @@ pub(crate) enum Format {
     Openai,
     /// The bare functions: name, description, parameters.
     Functions,
+    /// With the schemas of replies, what calls can do, and whether they require approval, as JSON.
+    Full,
     /// A line each, for people.
     List,
     /// What a model is told about them at the start: the tools, where they reach, and the limits that hold.

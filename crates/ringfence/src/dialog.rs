@@ -378,6 +378,7 @@ mod tests {
             preview: text("--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\u{202e}\n same\n"),
             fingerprint: text("f"),
             grant: Some(text("{ decision = \"allow\" }")),
+            suspended: false,
             opened: SystemTime::UNIX_EPOCH,
             expires: SystemTime::UNIX_EPOCH,
         }

@@ -1,11 +1,12 @@
 //! What every request over HTTP brings: a token that it shows, and a body.
 //!
-//! A body is bounded and read whole. Long ones wait for each other; a short one never waits for a long one, so that whoever
-//! sends slowly keeps nobody from saying yes or no.
+//! A body is bounded and read whole. Long ones of a token wait for each other; a short one never waits, so that a slow
+//! sender keeps nobody else from calling, or from saying yes or no.
 //!
 //! Not here: what is said to a request that is turned away. The API and the Model Context Protocol have words of their own.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -16,10 +17,12 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::lock::lock;
+use crate::token_slots::{SlotLimits, TokenSlots};
 use crate::tokens::{Owner, Tokens};
 
 /// Long bodies that are read at once; each can be as long as the arguments of a call.
-const MOST_LONG: usize = 16;
+const LONG: SlotLimits = SlotLimits { per_token: 4, total: 48, reserved: 8 };
 
 /// Bytes of a body that waits for no other.
 const SHORT: u64 = 64 << 10;
@@ -63,29 +66,43 @@ pub(crate) enum Unread {
     Late,
     #[error("the request broke off")]
     Broken,
+    #[error("too many long requests are being read; try again in a moment")]
+    Crowded,
 }
 
 /// Where bodies are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Bodies {
-    long: Arc<Semaphore>,
+    /// Those of each token wait for each other.
+    queues: Arc<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>>,
+    long: TokenSlots,
     longest: usize,
 }
 
 impl Bodies {
     pub(crate) fn new(longest: usize) -> Self {
-        Self { long: Arc::new(Semaphore::new(MOST_LONG)), longest }
+        Self { queues: Arc::default(), long: TokenSlots::new(LONG), longest }
     }
 
     /// The body, whole. Nothing where there is none.
-    pub(crate) async fn read(&self, body: Body) -> Result<Bytes, Unread> {
+    pub(crate) async fn read(&self, who: &Owner, body: Body) -> Result<Bytes, Unread> {
         let is_short = body.size_hint().upper().is_some_and(|most| most <= SHORT);
         let reading = async {
+            if is_short {
+                return whole(body, self.longest).await;
+            }
             // The semaphore is never closed, so this only ever waits.
-            let _room = if is_short { None } else { self.long.acquire().await.ok() };
+            let _turn = self.queue(who).acquire_owned().await.ok();
+            let _slot = self.long.take(who).ok_or(Unread::Crowded)?;
             whole(body, self.longest).await
         };
         timeout(BODY_TIME, reading).await.unwrap_or(Err(Unread::Late))
+    }
+
+    /// There are as many as there are tokens.
+    fn queue(&self, who: &Owner) -> Arc<Semaphore> {
+        let new = || Arc::new(Semaphore::new(LONG.per_token));
+        Arc::clone(lock(&self.queues).entry(Arc::clone(&who.name)).or_insert_with(new))
     }
 }
 
@@ -105,45 +122,56 @@ pub(crate) async fn whole(body: Body, most: usize) -> Result<Bytes, Unread> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use axum::body::Body;
     use futures_util::stream::{iter, pending};
+    use ringfence_kernel::{Assurance, Scope};
     use tokio::time::timeout;
 
-    use super::{Bodies, MOST_LONG, Unread};
+    use super::{Bodies, LONG, Unread};
+    use crate::tokens::Owner;
+
+    fn who(name: &str) -> Owner {
+        Owner { name: name.into(), scopes: BTreeSet::from([Scope::Call]), assurance: Assurance::Relayed }
+    }
 
     #[tokio::test]
-    async fn a_short_body_does_not_wait_for_long_ones_that_never_come() {
+    async fn long_bodies_that_never_come_hold_up_their_own_token_s_long_ones_alone() {
         let bodies = Bodies::new(10);
         let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
-        let _slow: Vec<_> = (0..MOST_LONG)
+        let _slow: Vec<_> = (0..2 * LONG.per_token)
             .map(|_| {
                 let bodies = bodies.clone();
-                tokio::spawn(async move { bodies.read(endless()).await })
+                tokio::spawn(async move { bodies.read(&who("slow"), endless()).await })
             })
             .collect();
-        while bodies.long.available_permits() > 0 {
+        while bodies.long.count() < LONG.per_token {
             tokio::task::yield_now().await;
         }
-        let short = timeout(Duration::from_secs(20), bodies.read("short".into())).await;
+        let patience = Duration::from_secs(20);
+        let short = timeout(patience, bodies.read(&who("slow"), "short".into())).await;
         assert_eq!(short.unwrap().unwrap(), "short");
-        assert!(bodies.long.try_acquire().is_err());
+        let long = || Body::from_stream(iter([Ok::<_, std::io::Error>("long")]));
+        let other = timeout(patience, bodies.read(&who("other"), long())).await;
+        assert_eq!(other.unwrap().unwrap(), "long");
+        assert_eq!(bodies.queue(&who("slow")).available_permits(), 0);
     }
 
     #[tokio::test]
     async fn a_body_is_as_long_as_it_may_be_and_no_longer() {
-        let bodies = Bodies::new(10);
-        assert_eq!(bodies.read("0123456789".into()).await.unwrap().len(), 10);
-        assert_eq!(bodies.read("0123456789x".into()).await, Err(Unread::TooLong(10)));
+        let (bodies, who) = (Bodies::new(10), who("agent"));
+        assert_eq!(bodies.read(&who, "0123456789".into()).await.unwrap().len(), 10);
+        assert_eq!(bodies.read(&who, "0123456789x".into()).await, Err(Unread::TooLong(10)));
         let pieces = |last| Body::from_stream(iter(["01234", "5678", last].map(Ok::<_, std::io::Error>)));
-        assert_eq!(bodies.read(pieces("9")).await.unwrap(), "0123456789");
-        assert_eq!(bodies.read(pieces("9x")).await, Err(Unread::TooLong(10)));
+        assert_eq!(bodies.read(&who, pieces("9")).await.unwrap(), "0123456789");
+        assert_eq!(bodies.read(&who, pieces("9x")).await, Err(Unread::TooLong(10)));
     }
 
     #[tokio::test]
     async fn a_body_that_breaks_off_is_not_too_long() {
         let broken = iter([Ok("01"), Err(std::io::Error::other("gone"))]);
-        assert_eq!(Bodies::new(10).read(Body::from_stream(broken)).await, Err(Unread::Broken));
+        assert_eq!(Bodies::new(10).read(&who("agent"), Body::from_stream(broken)).await, Err(Unread::Broken));
     }
 }

@@ -17,6 +17,7 @@ use crate::in_charge::Done;
 use crate::mcp::clients::{Client, Places};
 use crate::mcp::install::{Setting, plan};
 use crate::mcp::{Front, Listening};
+use crate::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::signals::Signals;
 use crate::terminal::{Terminal, is_watched};
 use crate::tokens::Tokens;
@@ -32,6 +33,12 @@ pub(crate) struct ServeOptions {
     /// A page that may call, such as `http://localhost:6274`, beside those of this server.
     #[arg(long, value_name = "ORIGIN")]
     origin: Vec<String>,
+    /// The URL under which a reverse proxy serves this server, such as `https://rf.example.org`.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<PublicUrl>,
+    /// A reverse proxy whose `Forwarded` and `X-Forwarded-*` headers count (repeatable).
+    #[arg(long, value_name = "CIDR")]
+    trusted_proxy: Vec<CidrBlock>,
     /// How long a call waits for a person before its client is told to come again.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     wait: u64,
@@ -59,7 +66,8 @@ pub(crate) enum TokenCommand {
     /// Make a token for an agent of this name, and print it this once.
     New {
         name: String,
-        /// What it is good for: call, approve, undo or admin. More than `call` needs a person at this terminal.
+        /// What it is good for: call, approve, undo, admin, or relay (repeatable). More than `call` needs a person at this
+        /// terminal.
         #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [Named(Scope::Call)])]
         scope: Vec<Named>,
     },
@@ -68,6 +76,9 @@ pub(crate) enum TokenCommand {
         /// Where the server listens.
         #[arg(long, value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
         address: SocketAddr,
+        /// The `--public-url` of that server.
+        #[arg(long, value_name = "URL", conflicts_with = "address")]
+        public_url: Option<PublicUrl>,
     },
     /// Print the names of the tokens that there are.
     List,
@@ -105,20 +116,27 @@ pub(crate) fn serve(
     environment: &Environment,
     options: ServeOptions,
 ) -> Result<Done, Failure> {
-    let ServeOptions { address, origin, wait, rate, print_link } = options;
+    let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, print_link } = options;
     let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
     let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
     let api = Before::new(ingredients);
-    let listening = Listening { address, origins: origin, tokens: tokens.clone() };
+    let proxies = TrustedProxies(trusted_proxy.into());
+    let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
+    let listening = Listening { address, source, tokens: tokens.clone() };
     let (front, wired) = front(settings, environment, wait, Some(api.tap()))?;
     let listens = |address| {
         complain(&format!("serving http://{address}/mcp"));
+        if let Some(warning) = plain_http(address, public_url.as_ref()) {
+            complain(&format!("warning: {warning}"));
+        }
         if !print_link && !is_watched() {
             complain("`ringfence token link` at a terminal makes a link to the page");
             return;
         }
         match tokens.make_code() {
-            Ok(code) => complain(&format!("the page, once: {}", link(address, &code))),
+            Ok(code) => {
+                complain(&format!("the page, once: {}", link(&reached_at(address, public_url.as_ref()), &code)))
+            }
             Err(error) => complain(&format!("there is no link to the page: {error}")),
         }
     };
@@ -126,8 +144,34 @@ pub(crate) fn serve(
     Ok(Done::Print(String::new()))
 }
 
-fn link(address: SocketAddr, code: &str) -> String {
-    format!("http://{address}/#login={code}")
+/// Why tokens could be read on their way, if that is so.
+fn plain_http(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
+    match public_url {
+        Some(url) if !url.is_encrypted() => {
+            Some(format!("{} is plain HTTP: tokens can be read on their way; use an https URL", url.origin()))
+        }
+        Some(_) => None,
+        None if address.ip().is_loopback() => None,
+        None => Some(format!(
+            "{address} is plain HTTP and not loopback: tokens can be read on their way, and the page is reached by no \
+             other name; put a reverse proxy with TLS before it and say `--public-url https://NAME`"
+        )),
+    }
+}
+
+/// Where a browser finds the server.
+fn reached_at(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
+    let port = address.port();
+    match (public_url, address) {
+        (Some(url), _) => url.origin(),
+        (None, SocketAddr::V4(v4)) if v4.ip().is_unspecified() => format!("http://127.0.0.1:{port}"),
+        (None, SocketAddr::V6(v6)) if v6.ip().is_unspecified() => format!("http://[::1]:{port}"),
+        (None, address) => format!("http://{address}"),
+    }
+}
+
+fn link(origin: &str, code: &str) -> String {
+    format!("{origin}/#login={code}")
 }
 
 pub(crate) fn token(settings: &Settings, environment: &Environment, command: TokenCommand) -> Result<Done, Failure> {
@@ -147,11 +191,11 @@ pub(crate) fn token(settings: &Settings, environment: &Environment, command: Tok
             }
             tokens.make(&name, scopes)? + "\n"
         }
-        TokenCommand::Link { address } => {
+        TokenCommand::Link { address, public_url } => {
             if !confirm("a link to the page, for whoever opens it first\n")? {
                 return Ok(Done::Nothing);
             }
-            link(address, &tokens.make_code()?) + "\n"
+            link(&reached_at(address, public_url.as_ref()), &tokens.make_code()?) + "\n"
         }
         TokenCommand::List => tokens.list()?,
         TokenCommand::Revoke { name } => {

@@ -16,7 +16,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Answered, ApprovalRequest, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost};
+use ringfence_kernel::{
+    Answered, ApprovalRequest, ArgumentDraft, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost, SuspendLifetime,
+};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,7 +91,38 @@ const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE definitions (tool TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
 ",
+    "
+    ALTER TABLE requests ADD COLUMN draft TEXT;
+    ALTER TABLE requests ADD COLUMN draft_id TEXT;
+    CREATE TABLE idempotency_keys (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        scope TEXT NOT NULL,
+        key TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        reply TEXT,
+        at INTEGER NOT NULL,
+        UNIQUE (scope, key)
+    );
+",
 ];
+
+/// How long an idempotency key is kept, and how many there are of a scope and in all. The oldest go first.
+const KEY_TIME: Duration = Duration::from_hours(24);
+const KEYS_PER_SCOPE: i64 = 128;
+const MOST_KEYS: i64 = 4096;
+
+/// What is known of an idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// Nothing: it is the caller's now.
+    New,
+    /// Another request has it.
+    OtherRequest,
+    /// The same request has it, and its reply is not there.
+    Unfinished,
+    /// The reply.
+    Done(String),
+}
 
 /// What the API keeps.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +216,57 @@ impl SqliteStore {
             let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
             let mut statement = connection.prepare(&query)?;
             Ok(statement.query_map([], text)?.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Claims an idempotency key for a request, or says what is known of it.
+    pub(crate) fn claim_key(
+        &self,
+        scope: &str,
+        key: &str,
+        digest: &str,
+        now: SystemTime,
+    ) -> Result<KeyState, StoreLost> {
+        self.write(|connection| {
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let long_ago = now.checked_sub(KEY_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            change.execute("DELETE FROM idempotency_keys WHERE at <= ?1", [nanos(long_ago)])?;
+            let query = "SELECT digest, reply FROM idempotency_keys WHERE scope = ?1 AND key = ?2";
+            let found: Option<(String, Option<String>)> =
+                change.query_row(query, [scope, key], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            let state = match found {
+                Some((other, _)) if other != digest => KeyState::OtherRequest,
+                Some((_, None)) => KeyState::Unfinished,
+                Some((_, Some(reply))) => KeyState::Done(reply),
+                None => {
+                    let query = "INSERT INTO idempotency_keys (scope, key, digest, at) VALUES (?1, ?2, ?3, ?4)";
+                    change.execute(query, params![scope, key, digest, nanos(now)])?;
+                    let query = "DELETE FROM idempotency_keys WHERE (scope = ?1 AND number NOT IN
+                                     (SELECT number FROM idempotency_keys WHERE scope = ?1 ORDER BY number DESC LIMIT ?2))
+                                 OR number NOT IN (SELECT number FROM idempotency_keys ORDER BY number DESC LIMIT ?3)";
+                    change.execute(query, params![scope, KEYS_PER_SCOPE, MOST_KEYS])?;
+                    KeyState::New
+                }
+            };
+            change.commit()?;
+            Ok(state)
+        })
+    }
+
+    /// Keeps the reply of a request that has a key.
+    pub(crate) fn keep_reply(&self, scope: &str, key: &str, reply: &str) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            let query = "UPDATE idempotency_keys SET reply = ?3 WHERE scope = ?1 AND key = ?2";
+            connection.execute(query, [scope, key, reply])?;
+            Ok(())
+        })
+    }
+
+    /// Gives a key back: its request did nothing.
+    pub(crate) fn free_key(&self, scope: &str, key: &str) -> Result<(), StoreLost> {
+        self.write(|connection| {
+            connection.execute("DELETE FROM idempotency_keys WHERE scope = ?1 AND key = ?2", [scope, key])?;
+            Ok(())
         })
     }
 
@@ -294,10 +378,34 @@ impl Store for SqliteStore {
         })
     }
 
-    fn leave(&self, id: &str) -> Result<(), StoreLost> {
+    fn leave(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreLost> {
         self.read((), |connection| {
-            connection.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
-            Ok(())
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let body = change.query_row("SELECT body FROM requests WHERE id = ?1", [id], text).optional()?;
+            if let Some(body) = body {
+                let request = ApprovalRequest { suspended: true, ..parsed(&body)? };
+                change.execute("UPDATE requests SET body = ?2 WHERE id = ?1", [id, &json(&request)?])?;
+            }
+            if lifetime == SuspendLifetime::Persistent {
+                change.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
+            }
+            Ok(change.commit()?)
+        })
+    }
+
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost> {
+        self.read(false, |connection| {
+            let query = "UPDATE requests SET draft = ?2, draft_id = ?3 WHERE id = ?1 AND (?4 OR draft_id = ?3)";
+            let values = params![id, json(draft)?, draft.id, draft.outcome.is_none()];
+            Ok(connection.execute(query, values)? == 1)
+        })
+    }
+
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost> {
+        self.read(None, |connection| {
+            let query = "SELECT draft FROM requests WHERE id = ?1 AND draft IS NOT NULL";
+            let found = connection.query_row(query, [id], text).optional()?;
+            found.map(|draft| parsed(&draft)).transpose()
         })
     }
 

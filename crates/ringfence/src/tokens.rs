@@ -149,7 +149,7 @@ impl Tokens {
     /// Makes a token for a page that a person opened.
     fn make_for_page(&self, time: Duration) -> Result<String, TokenError> {
         let name = format!("page ({})", &secret("")?[..8]);
-        let scopes = Scope::ALL.into_iter().collect();
+        let scopes = Principal::person("").scopes;
         self.add(&name, scopes, Some(SystemTime::now() + time))
     }
 

@@ -464,14 +464,24 @@ impl Updating {
         let Target { slot, seen } = &self.target;
         let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
         let mut diffs = Diffs::new();
+        let mut failure = None;
         match old.as_ref().and_then(Contents::text).map(|text| front_matter::apply(text, &self.update)) {
             Some(Ok(updated)) => diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(updated.as_bytes()))),
-            Some(Err(error)) => diffs.say(&format!("this will be refused: {}", unreadable(&error, &slot.shown))),
+            Some(Err(error)) => {
+                let error = unreadable(&error, &slot.shown);
+                diffs.say(&format!("this will be refused: {error}"));
+                failure = Some(error);
+            }
             None => diffs.say("this will be refused: it is not text that can be read"),
+        }
+        let known = old.as_ref().filter(|old| old.digest.is_some());
+        if let Some(Err(error)) = known.map(|old| check_match(&slot.shown, self.if_match, old.digest)) {
+            diffs.say(&format!("this will be refused: {error}"));
+            failure = Some(error);
         }
         self.shown = old.and_then(|old| old.digest);
         let bound = fingerprint((seen, self.shown));
-        let preview = Preview::new(&format!("update the front matter of `{}`", slot.shown), bound);
+        let preview = Preview::new(&format!("update the front matter of `{}`", slot.shown), bound).fails_with(failure);
         Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 
@@ -498,7 +508,7 @@ impl Updating {
 impl Patching {
     /// The patch as it would be applied: each hunk at the place where it goes.
     fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let mut diffs = Diffs::new();
+        let (mut diffs, mut failure) = (Diffs::new(), None);
         self.shown.clear();
         for (Target { slot, seen }, file) in self.targets.iter().zip(&self.files) {
             let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
@@ -509,14 +519,18 @@ impl Patching {
                 Some(Ok(applied)) => {
                     diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(applied.text.as_bytes())));
                 }
-                Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
+                Some(Err(error)) => {
+                    diffs.say(&format!("this will be refused: {error}"));
+                    failure.get_or_insert(error);
+                }
                 None => diffs.say(&format!("this will be refused: `{}` is not text that can be read", slot.shown)),
             }
             self.shown.push(old.and_then(|old| old.digest));
         }
         let names: Vec<String> = self.targets.iter().map(|target| format!("`{}`", target.slot.shown)).collect();
         let stamps: Vec<_> = self.targets.iter().map(|target| target.seen).collect();
-        let preview = Preview::new(&format!("patch {}", names.join(", ")), fingerprint((stamps, &self.shown)));
+        let bound = fingerprint((stamps, &self.shown));
+        let preview = Preview::new(&format!("patch {}", names.join(", ")), bound).fails_with(failure);
         let secret = self.targets.iter().any(|target| target.slot.place().sensitive().secret);
         Ok(preview.with(diffs.into_body()).secret_if(secret))
     }

@@ -218,18 +218,30 @@ impl Tool for EditFile {
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, edits, shown, .. } = work;
+        let Work { slot, seen, edits, if_match, shown } = work;
         let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
         let old = Contents::at(slot, seen, cx)?;
         let mut diffs = Diffs::new();
-        match old.text().map(|text| apply_all(text, edits, &slot.shown, cx)) {
-            Some(Ok(edited)) => diffs.add(&slot.shown, Some(&old), Some(&Contents::given(edited.text.as_bytes()))),
-            Some(Err(error)) => diffs.say(&format!("this will be refused: {error}")),
-            None => diffs.say("this will be refused: it is not text that can be read"),
-        }
+        let edited = match old.text() {
+            Some(text) => check_match(&slot.shown, *if_match, old.digest)
+                .and_then(|()| apply_all(text, edits, &slot.shown, cx))
+                .map_err(Some),
+            None => Err(None),
+        };
+        let failure = match edited {
+            Ok(edited) => {
+                diffs.add(&slot.shown, Some(&old), Some(&Contents::given(edited.text.as_bytes())));
+                None
+            }
+            Err(error) => {
+                let why = error.as_ref().map_or("it is not text that can be read", |error| error.message.as_str());
+                diffs.say(&format!("this will be refused: {why}"));
+                error
+            }
+        };
         cx.check()?;
         *shown = old.digest;
-        let preview = Preview::new(&text, fingerprint((*seen, *shown)));
+        let preview = Preview::new(&text, fingerprint((*seen, *shown))).fails_with(failure);
         Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
     }
 

@@ -156,7 +156,7 @@ impl Tool for WriteFile {
     }
 
     fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, content, shown, .. } = work;
+        let Work { slot, seen, content, if_match, shown } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
@@ -164,9 +164,15 @@ impl Tool for WriteFile {
         let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
         let mut diffs = Diffs::new();
         diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(content)));
-        *shown = old.and_then(|old| old.digest);
+        *shown = old.as_ref().and_then(|old| old.digest);
         let bound = fingerprint((*seen, *shown));
-        Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
+        // Of a file that is too large to be read here it is not known.
+        let is_known = old.is_none() || shown.is_some();
+        let failure = check_match(&slot.shown, if_match.filter(|_| is_known), *shown).err();
+        Ok(Preview::new(&text, bound)
+            .fails_with(failure)
+            .with(diffs.into_body())
+            .secret_if(slot.place().sensitive().secret))
     }
 
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {

@@ -83,13 +83,37 @@ fn an_edit_is_shown_as_it_would_be_made() {
         +2
          three"#]],
     );
+    // What fails is told to the caller only where the caller may read it.
     check(
         "edit_file",
-        json!({"path": "f", "oldText": "four", "newText": "4"}),
+        json!({"path": ".env", "oldText": "four", "newText": "4"}),
         expect![[r#"
-        replace 1 piece(s) of text in `f`
-        this will be refused: oldText not found in `f`; read the file again and copy the text exactly"#]],
+        replace 1 piece(s) of text in `.env`
+        this will be refused: oldText not found in `.env`; read the file again and copy the text exactly"#]],
     );
+}
+
+#[test]
+fn nobody_is_asked_about_a_call_that_is_known_to_fail() {
+    let other = "0".repeat(64);
+    let patch = "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-missing\n+2\n";
+    let cases = [
+        ("edit_file", json!({"path": "f", "oldText": "four", "newText": "4"}), ErrorKind::EditNotFound),
+        ("edit_file", json!({"path": "f", "oldText": "e", "newText": "4"}), ErrorKind::AmbiguousEdit),
+        (
+            "edit_file",
+            json!({"path": "f", "oldText": "two", "newText": "2", "ifMatchSha256": other}),
+            ErrorKind::Conflict,
+        ),
+        ("write_file", json!({"path": "f", "content": "", "ifMatchSha256": other}), ErrorKind::Conflict),
+        ("apply_patch", json!({"patch": patch}), ErrorKind::EditNotFound),
+    ];
+    for (tool, arguments, kind) in cases {
+        let person = Person::saying_no();
+        let world = world(&person);
+        assert_eq!(world.error(tool, &arguments), kind, "{tool} {arguments}");
+        assert_eq!(person.count(), 0, "{tool} {arguments}");
+    }
 }
 
 #[test]

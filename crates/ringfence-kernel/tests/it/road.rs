@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditLost, AuditSink, Bits, Body,
-    Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Grant, Host, Layer, Limits, MemoryStore, Moment, NET,
-    Noes, Parts, Place, Plan, Policy, Preview, Principal, Put, Question, Record, Registry, Reply, Session, Store,
-    StoreLost, Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict, Word,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, ArgumentDraft, Assurance, AuditLost, AuditSink,
+    Bits, Body, Choice, Context, Decision, Dialect, ErrorKind, Face, Fatal, Grant, Host, Layer, Limits, MemoryStore,
+    Moment, NET, Noes, Parts, Place, Plan, Policy, Preview, Principal, Put, Question, Record, Registry, Reply, Session,
+    Store, StoreLost, SuspendLifetime, Ticket, Tool, ToolCall, ToolError, Touch, Verb, Verdict, Word,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -247,9 +247,19 @@ impl Store for Hooked {
         self.store.close(id)
     }
 
-    fn leave(&self, id: &str) -> Result<(), StoreLost> {
+    fn leave(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreLost> {
         (self.before)("leave")?;
-        self.store.leave(id)
+        self.store.leave(id, lifetime)
+    }
+
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost> {
+        (self.before)("set_draft")?;
+        self.store.set_draft(id, draft)
+    }
+
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost> {
+        (self.before)("draft_of")?;
+        self.store.draft_of(id)
     }
 
     fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost> {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Assurance, Grant, Layer, NOES_TIME, Noes, Principal, Put,
-    RuleText, Store,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, ArgumentDraft, Assurance, DraftOutcome, Grant, Layer,
+    NOES_TIME, Noes, Principal, Put, RuleText, Store, SuspendLifetime,
 };
 use serde_json::json;
 
@@ -33,6 +33,7 @@ pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
         preview: "replace `a`".to_owned(),
         fingerprint: "f".to_owned(),
         grant: Some("{ decision = \"allow\" }".to_owned()),
+        suspended: false,
         opened: at(opened),
         expires: at(opened + 10),
     }
@@ -63,6 +64,8 @@ fn grant(id: &str, until: u64) -> Grant {
 pub(crate) fn check(store: &dyn Store) {
     requests_are_kept_until_they_are_closed(store);
     the_first_answer_counts(store);
+    a_request_that_is_left_is_marked_as_suspended(store);
+    a_draft_has_the_outcome_that_is_its_own(store);
     what_is_late_does_not_count(store);
     of_many_answers_at_once_one_is_first(store);
     grants_hold_until_they_end_or_are_taken_back(store);
@@ -70,6 +73,35 @@ pub(crate) fn check(store: &dyn Store) {
     noes_are_counted_until_they_are_forgotten(store);
     assert_eq!(store.key().unwrap(), store.key().unwrap());
     assert_ne!(store.key().unwrap(), [0; 32]);
+}
+
+fn a_request_that_is_left_is_marked_as_suspended(store: &dyn Store) {
+    for (id, lifetime) in [("left-1", SuspendLifetime::Process), ("left-2", SuspendLifetime::Persistent)] {
+        store.open_request(&request(id, 0)).unwrap();
+        assert!(!store.request(id).unwrap().unwrap().suspended);
+        store.leave(id, lifetime).unwrap();
+        let left = ApprovalRequest { suspended: true, ..request(id, 0) };
+        assert_eq!(store.request(id).unwrap().as_ref(), Some(&left));
+        assert_eq!(store.pending(at(1)).unwrap(), [left]);
+        store.close(id).unwrap();
+    }
+}
+
+fn a_draft_has_the_outcome_that_is_its_own(store: &dyn Store) {
+    let draft = |id: &str| ArgumentDraft { id: id.to_owned(), args: json!({"path": id}), outcome: None };
+    let done = |id: &str| ArgumentDraft { outcome: Some(DraftOutcome::Refused(id.to_owned())), ..draft(id) };
+    assert!(!store.set_draft("drafted", &draft("d1")).unwrap(), "there is no such request");
+    store.open_request(&request("drafted", 0)).unwrap();
+    assert_eq!(store.draft_of("drafted").unwrap(), None);
+    assert!(!store.set_draft("drafted", &done("d1")).unwrap(), "nobody asked for it");
+    assert!(store.set_draft("drafted", &draft("d1")).unwrap());
+    assert!(store.set_draft("drafted", &draft("d2")).unwrap());
+    assert!(!store.set_draft("drafted", &done("d1")).unwrap(), "another one took its place");
+    assert_eq!(store.draft_of("drafted").unwrap(), Some(draft("d2")));
+    assert!(store.set_draft("drafted", &done("d2")).unwrap());
+    assert_eq!(store.draft_of("drafted").unwrap(), Some(done("d2")));
+    store.close("drafted").unwrap();
+    assert_eq!(store.draft_of("drafted").unwrap(), None);
 }
 
 fn ids(requests: &[ApprovalRequest]) -> Vec<&str> {

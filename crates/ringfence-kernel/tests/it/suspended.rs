@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    ApprovalResponse, Assurance, Decision, Dialect, ErrorKind, Layer, Limits, MemoryStore, Policy, Principal, Question,
-    Reply, Store, Suspended, Touch, Verdict,
+    ApprovalResponse, Assurance, Decision, DeskError, Dialect, DraftOutcome, ErrorKind, Layer, Limits, MemoryStore,
+    Policy, Principal, Question, Reply, Store, Suspended, Touch, Verdict,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ impl Road {
 
     async fn put_off(&self, arguments: &Value) -> Suspended {
         let reply = self.call(arguments).await;
-        assert_error(&reply, ErrorKind::ApprovalDenied);
+        assert_error(&reply, ErrorKind::ApprovalPending);
         let suspended = reply.suspended.clone().unwrap();
         let details = json(&reply)["error"]["details"].clone();
         assert_eq!(details, json!({"pending": true, "request": suspended.request}));
@@ -96,9 +96,9 @@ async fn a_call_that_was_put_off_runs_once_when_it_is_approved() {
     let store = memory();
     let road = putting_off(&store).road();
     let Suspended { token, request } = road.put_off(&json!({"path": "ask"})).await;
-    assert_eq!(road.trace.lines(), ["refused ApprovalDenied ask"]);
+    assert_eq!(road.trace.lines(), ["refused ApprovalPending ask"]);
     let early = road.resume(&token).await;
-    assert_error(&early, ErrorKind::ApprovalDenied);
+    assert_error(&early, ErrorKind::ApprovalPending);
     assert_eq!(early.suspended, Some(Suspended { token: token.clone(), request: request.clone() }));
     road.answer(&request, response(true));
     let reply = road.resume(&token).await;
@@ -264,4 +264,47 @@ async fn an_answer_is_to_one_question_and_to_no_other_about_the_same_target() {
         assert_eq!(reply.error, (!same).then_some(ErrorKind::Conflict), "{later:?}: {}", reply.text);
         assert_eq!(road.runs(), usize::from(same));
     }
+}
+
+#[tokio::test]
+async fn other_arguments_are_shown_before_they_are_approved_and_do_nothing_by_that() {
+    let store = memory();
+    let road = Setup { store: Hooked::shared(&store), ..Setup::default() }.road();
+    let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
+    road.somebody.bell.notified().await;
+    let id = road.pending()[0].id.clone();
+    let person = Principal::person("the person");
+    let desk = road.host.desk(&person);
+    for (args, planned) in [(json!({"path": "ask2"}), true), (json!({"path": "deny"}), false), (json!({"x": 1}), false)]
+    {
+        let draft = desk.draft(&id, args.clone(), SystemTime::now()).unwrap();
+        let outcome = loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if let Some(outcome) = desk.draft_of(&id, &draft).unwrap().unwrap().outcome {
+                break outcome;
+            }
+        };
+        assert_eq!(matches!(outcome, DraftOutcome::Planned { .. }), planned, "{args}: {outcome:?}");
+    }
+    assert_eq!((road.trace.lines(), road.runs(), call.is_finished()), (Vec::<String>::new(), 0, false));
+    let agent = Principal::agent("agent");
+    assert!(road.host.desk(&agent).draft(&id, json!({}), SystemTime::now()).is_err());
+    road.answer(&id, ApprovalResponse { modified_args: Some(json!({"path": "ask"})), ..response(true) });
+    assert_eq!((call.await.unwrap().error, road.runs()), (None, 1));
+    // Of a call that was put off nobody is there who could say it.
+    let away = putting_off(&store).road();
+    let Suspended { request, .. } = away.put_off(&json!({"path": "ask"})).await;
+    let refused = desk.draft(&request, json!({"path": "ask2"}), SystemTime::now()).unwrap_err();
+    assert!(matches!(refused, DeskError::CallerAway(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn requests_of_a_session_that_is_over_are_withdrawn() {
+    let store = memory();
+    let (road, other) = (putting_off(&store).road(), Setup { session: "other", ..putting_off(&store) }.road());
+    road.put_off(&json!({"path": "ask"})).await;
+    let Suspended { request, .. } = other.put_off(&json!({"path": "ask"})).await;
+    road.host.withdraw_requests(&road.session.id).unwrap();
+    let left: Vec<String> = road.pending().into_iter().map(|request| request.id).collect();
+    assert_eq!(left, [request]);
 }

@@ -94,7 +94,7 @@ async fn a_call_whose_turn_does_not_come_in_time_is_refused() {
     road.somebody.bell.notified().await;
     let reply = second.await.unwrap();
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("it was not its turn in time"), "{}", reply.text);
+    assert!(reply.text.contains("took all of the time to answer"), "{}", reply.text);
     assert_eq!(road.somebody.questions(), [json!("ask"), json!("ask2")]);
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask/second".to_owned()], 0));
     first.abort();
@@ -121,7 +121,7 @@ async fn nobody_is_asked_while_a_call_that_was_put_off_waits() {
     let road = Setup { somebody, store: Hooked::shared(&store), ..Setup::default() }.road();
     let suspended = road.call(&json!({"path": "ask"})).await.suspended.unwrap();
     let reply = road.call(&json!({"path": "ask/second"})).await;
-    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert_error(&reply, ErrorKind::ApprovalPending);
     assert_eq!(json(&reply)["error"]["details"], json!({"waitsFor": suspended.request}));
     assert_eq!((road.somebody.questions().len(), road.pending().len()), (1, 1));
     // Another session may ask.

@@ -4,26 +4,30 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, Desk, DeskError, Principal};
+use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, Desk, DeskError, DraftOutcome, Principal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Api;
 use super::feed::News;
 use super::houses::off_thread;
 use super::problem::Problem;
 use super::routes::{Done, Nothing, Visit};
+use super::views::{ApprovalView, Documented, GrantView};
 use crate::tokens::Owner;
 
 /// How often it is looked what other processes ask.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// How long a preview of other arguments is waited for.
+const PREVIEW_TIME: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Waiting {
     /// The oldest first.
-    requests: Vec<Value>,
+    requests: Vec<Documented<ApprovalView>>,
     /// Sessions that were refused so often in a row that nobody is asked for them.
     paused: Vec<Paused>,
 }
@@ -51,9 +55,33 @@ pub(super) struct Word {
     reason: Option<String>,
 }
 
+/// Arguments to be previewed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct NewArguments {
+    modified_args: serde_json::Map<String, Value>,
+}
+
+/// What the call would do with them.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ArgumentPreview {
+    summary: String,
+    preview: String,
+    /// The preview shows what is or will be in a secret.
+    secret: bool,
+}
+
+/// An answer that counts.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AnswerAccepted {
+    /// Nothing happens yet: the call goes on when its caller calls again.
+    waits_for_caller: bool,
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Grants {
-    grants: Vec<Value>,
+    grants: Vec<Documented<GrantView>>,
 }
 
 /// A request as somebody may see it: contents are for a person.
@@ -133,23 +161,50 @@ pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Wait
     let (pending, paused) = api.at_desk(visit.who, look).await?;
     let paused =
         paused.into_iter().map(|noes| Paused { session: noes.session, principal: noes.principal, count: noes.count });
-    let requests = pending.iter().map(|request| shown(request, assurance)).collect();
+    let requests = pending.iter().map(|request| shown(request, assurance).into()).collect();
     Ok(Waiting { requests, paused: paused.collect() })
 }
 
-pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Value, Problem> {
+pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Documented<ApprovalView>, Problem> {
     let (id, assurance) = (visit.name(0).to_owned(), visit.who.assurance);
     let found = api.at_desk(visit.who, move |desk| desk.request(&id, SystemTime::now())).await?;
-    Ok(shown(&found, assurance))
+    Ok(shown(&found, assurance).into())
 }
 
-pub(super) async fn answer(api: Arc<Api>, visit: Visit, word: Word) -> Result<Done, Problem> {
+/// What a call would do with other arguments, from the process that waits with it. Nothing is approved by that.
+pub(super) async fn preview(api: Arc<Api>, visit: Visit, wanted: NewArguments) -> Result<ArgumentPreview, Problem> {
+    if visit.who.assurance != Assurance::Person {
+        return Err(DeskError::NeedsPerson.into());
+    }
+    let (id, who, args) = (visit.name(0).to_owned(), visit.who, Value::Object(wanted.modified_args));
+    let request = id.clone();
+    let draft = api.at_desk(who.clone(), move |desk| desk.draft(&request, args, SystemTime::now())).await?;
+    let until = Instant::now() + PREVIEW_TIME;
+    loop {
+        let (request, asked) = (id.clone(), draft.clone());
+        let found = api.at_desk(who.clone(), move |desk| desk.draft_of(&request, &asked)).await?;
+        match found.map(|draft| draft.outcome) {
+            Some(Some(DraftOutcome::Planned { summary, preview, secret })) => {
+                return Ok(ArgumentPreview { summary, preview, secret });
+            }
+            Some(Some(DraftOutcome::Refused(why))) => return Err(Problem::conflict(why)),
+            Some(None) if Instant::now() < until => sleep(LOOK / 3).await,
+            _ => return Err(Problem::conflict("the request is settled, or its caller does not answer")),
+        }
+    }
+}
+
+pub(super) async fn answer(api: Arc<Api>, visit: Visit, word: Word) -> Result<AnswerAccepted, Problem> {
     let (id, assurance) = (visit.name(0).to_owned(), visit.who.assurance);
     let Word { approved, modified_args, remember, reason } = word;
     let modified_args = modified_args.map(Value::Object);
     let response = ApprovalResponse { approved, modified_args, remember, reason };
-    api.at_desk(visit.who, move |desk| desk.answer(&id, response, assurance, SystemTime::now())).await?;
-    Ok(Done {})
+    let put = move |desk: Desk<'_>| {
+        let suspended = desk.store.request(&id)?.is_some_and(|request| request.suspended);
+        desk.answer(&id, response, assurance, SystemTime::now()).map(|()| suspended)
+    };
+    let waits_for_caller = api.at_desk(visit.who, put).await?;
+    Ok(AnswerAccepted { waits_for_caller })
 }
 
 /// Lets a session ask again that was refused too often.
@@ -163,7 +218,7 @@ pub(super) async fn resume(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Do
 
 pub(super) async fn grants(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Grants, Problem> {
     let grants = api.at_desk(visit.who, |desk| desk.grants(SystemTime::now())).await?;
-    Ok(Grants { grants: grants.iter().map(|grant| json!(grant)).collect() })
+    Ok(Grants { grants: grants.iter().map(|grant| json!(grant).into()).collect() })
 }
 
 pub(super) async fn revoke(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {

@@ -1,98 +1,88 @@
 //! Who comes in, and how much of it.
 //!
-//! A request for another host, or from a page of another origin, is turned away before anything else: a browser could
-//! send one on behalf of a page that the user never trusted. Nobody is served without a token. Bodies are bounded, read
-//! whole, and may not say the same thing twice.
+//! A request for another host, or from a page of another origin, is turned away before anything else
+//! (`request_source.rs`). Nobody is served without a token. Bodies are bounded, read whole, and may not say the same thing
+//! twice.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
-use axum::http::HeaderMap;
-use axum::http::header::{HOST, ORIGIN};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use axum::http::{Extensions, HeaderMap};
 use tokio::time::timeout;
 
 use super::problem::Problem;
 use crate::incoming::{BODY_TIME, Bodies, Unknown, Unread, owner, whole};
 use crate::lock::lock;
+use crate::mcp::connections::ConnectionHandle;
 use crate::mcp::keys::{self, Bad};
+use crate::request_source::{SourceCheck, SourceError};
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::tokens::{Owner, Tokens};
 
-/// Requests of one token at once, those that wait for a person among them. A page has as many of its own, so that no agent
-/// keeps a person out.
-const MOST: usize = 256;
+/// Requests at once, those that wait for a person among them.
+const REQUESTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
 
 /// Bytes that a page sends to be let in.
 const LOGIN_BYTES: usize = 4096;
 
-/// Pages that come in at once.
+/// Pages that come in at once, in all and from one address.
 const MOST_LOGINS: usize = 16;
+const LOGINS_PER_ADDRESS: usize = 4;
 
 /// What stands between the network and the API.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     tokens: Tokens,
-    /// What a request may call this server.
-    hosts: Arc<[String]>,
-    /// Pages that may call.
-    origins: Arc<[String]>,
-    requests: Arc<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>>,
-    logins: Arc<Semaphore>,
+    source: SourceCheck,
+    requests: TokenSlots,
+    logins: Logins,
     bodies: Bodies,
     rates: Arc<Rates>,
 }
 
 impl Door {
-    pub(super) fn new(tokens: Tokens, address: SocketAddr, origins: &[String], longest: usize, rate: u32) -> Self {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned(), bracketed(address)];
-        let port = address.port();
-        let hosts: Vec<String> = names.iter().map(|name| format!("{name}:{port}")).collect();
-        let own = hosts.iter().map(|host| format!("http://{host}"));
+    pub(super) fn new(tokens: Tokens, source: SourceCheck, longest: usize, rate: u32) -> Self {
         Self {
             tokens,
-            origins: own.chain(origins.iter().cloned()).collect(),
-            hosts: hosts.into(),
-            requests: Arc::default(),
-            logins: Arc::new(Semaphore::new(MOST_LOGINS)),
+            source,
+            requests: TokenSlots::new(REQUESTS),
+            logins: Logins::default(),
             bodies: Bodies::new(longest),
             rates: Arc::new(Rates { a_second: rate, left: Mutex::default() }),
         }
     }
 
-    /// A place for a request of somebody, as long as it is held. There are as many as there are tokens.
-    pub(super) fn place(&self, who: &Owner) -> Result<OwnedSemaphorePermit, Problem> {
-        let mut all = lock(&self.requests);
-        let theirs = all.entry(Arc::clone(&who.name)).or_insert_with(|| Arc::new(Semaphore::new(MOST)));
-        let place = Arc::clone(theirs).try_acquire_owned();
-        place.map_err(|_| Problem::too_many(format!("{MOST} requests of this token are being served; wait for some")))
+    /// A slot for a request of a token, as long as it is held.
+    pub(super) fn place(&self, who: &Owner) -> Result<SlotPermit, Problem> {
+        let full = || format!("{} requests of this token are being served; wait for some", REQUESTS.per_token);
+        self.requests.take(who).ok_or_else(|| Problem::too_many(full()))
     }
 
-    /// What somebody says who is not known yet: little, and in places of its own.
-    pub(super) async fn read_login(&self, body: Body) -> Result<Bytes, Problem> {
-        let _room = self.logins.try_acquire().map_err(|_| Problem::too_many("too many pages come in at once"))?;
+    /// The body of a login, which shows no token yet: short, and one of few from its address.
+    pub(super) async fn read_login(&self, client: Option<IpAddr>, body: Body) -> Result<Bytes, Problem> {
+        let _login = self.logins.enter(client).ok_or_else(|| Problem::too_many("too many logins at once"))?;
         timeout(BODY_TIME, whole(body, LOGIN_BYTES)).await.unwrap_or(Err(Unread::Late)).map_err(unread)
     }
 
-    /// Fails for a request that a page of somebody else may have sent.
-    pub(super) fn check_source(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if !self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)) {
-            return Err(Problem::misdirected("this server does not go by that name"));
-        }
-        let mut origins = headers.get_all(ORIGIN).iter();
-        let is_known = |origin: &axum::http::HeaderValue| self.origins.iter().any(|known| origin == known.as_str());
-        match origins.all(is_known) {
-            true => Ok(()),
-            false => Err(Problem::forbidden("pages of this origin may not call; `--origin` allows one")),
-        }
+    /// Fails for a request that a page of another site may have sent. Gives the client's address.
+    pub(super) fn check_source(&self, headers: &HeaderMap, extensions: &Extensions) -> Result<Option<IpAddr>, Problem> {
+        let peer = ConnectionHandle::of(extensions).map(ConnectionHandle::peer);
+        self.source.check(headers, peer).map_err(|error| match error {
+            SourceError::Host => Problem::misdirected(error.to_string()),
+            SourceError::Origin => Problem::forbidden(error.to_string()),
+        })?;
+        Ok(self.source.client(headers, peer))
     }
 
     /// Who comes, as often as they may.
-    pub(super) async fn know(&self, headers: &HeaderMap) -> Result<Owner, Problem> {
+    pub(super) async fn know(&self, headers: &HeaderMap, extensions: &Extensions) -> Result<Owner, Problem> {
         let owner = self.still_know(headers).await?;
+        if let Some(connection) = ConnectionHandle::of(extensions) {
+            connection.authenticate(&owner.name);
+        }
         match self.rates.take(&owner.name, Instant::now()) {
             true => Ok(owner),
             false => Err(Problem::too_many("requests come too fast with this token; try again in a moment")),
@@ -108,8 +98,42 @@ impl Door {
     }
 
     /// The body, whole. Nothing where there is none.
-    pub(super) async fn read(&self, body: Body) -> Result<Bytes, Problem> {
-        self.bodies.read(body).await.map_err(unread)
+    pub(super) async fn read(&self, who: &Owner, body: Body) -> Result<Bytes, Problem> {
+        self.bodies.read(who, body).await.map_err(unread)
+    }
+}
+
+/// Logins that are being read, by the address that they come from.
+#[derive(Clone, Debug, Default)]
+struct Logins(Arc<Mutex<HashMap<Option<IpAddr>, usize>>>);
+
+/// One of them, until it is dropped.
+struct Login {
+    logins: Logins,
+    client: Option<IpAddr>,
+}
+
+impl Logins {
+    fn enter(&self, client: Option<IpAddr>) -> Option<Login> {
+        let mut all = lock(&self.0);
+        let own = all.get(&client).copied().unwrap_or_default();
+        if own >= LOGINS_PER_ADDRESS || all.values().sum::<usize>() >= MOST_LOGINS {
+            return None;
+        }
+        all.insert(client, own + 1);
+        Some(Login { logins: self.clone(), client })
+    }
+}
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        let mut all = lock(&self.logins.0);
+        match all.get_mut(&self.client) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                all.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -118,6 +142,7 @@ fn unread(why: Unread) -> Problem {
         Unread::TooLong(_) => Problem::too_large(why.to_string()),
         Unread::Late => Problem::late(why.to_string()),
         Unread::Broken => Problem::bad(why.to_string()),
+        Unread::Crowded => Problem::too_many(why.to_string()),
     }
 }
 
@@ -127,13 +152,6 @@ pub(super) fn check_json(body: &[u8]) -> Result<(), Problem> {
         Bad::Syntax => Problem::bad("the body is no JSON"),
         Bad::Twice(said) => Problem::bad(said),
     })
-}
-
-fn bracketed(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V4(address) => address.ip().to_string(),
-        SocketAddr::V6(address) => format!("[{}]", address.ip()),
-    }
 }
 
 /// How many requests each token may still make now. It fills up as time goes by.
@@ -166,29 +184,31 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use axum::body::Body;
-    use axum::http::{HeaderMap, HeaderValue, StatusCode};
+    use axum::http::StatusCode;
     use futures_util::stream::pending;
     use ringfence_kernel::{Assurance, Scope};
 
-    use super::{Door, LOGIN_BYTES, MOST, MOST_LOGINS, Rates};
+    use super::{Door, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUESTS, Rates};
+    use crate::lock::lock;
+    use crate::request_source::{SourceCheck, SourceOptions};
     use crate::tokens::{Owner, Tokens};
 
     /// A door that takes bodies of a mebibyte.
     fn door() -> Door {
         let tokens = Tokens::new(std::path::Path::new("."));
-        Door::new(tokens, "127.0.0.1:7431".parse().unwrap(), &["http://a.example".to_owned()], 1 << 20, 10)
+        let source = SourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
+        Door::new(tokens, source, 1 << 20, 10)
+    }
+
+    fn who(name: &str) -> Owner {
+        Owner { name: name.into(), scopes: BTreeSet::from([Scope::Call]), assurance: Assurance::Relayed }
     }
 
     #[test]
     fn a_token_has_so_many_places_and_takes_none_of_anothers() {
         let door = door();
-        let who = |name: &str| Owner {
-            name: name.into(),
-            scopes: BTreeSet::from([Scope::Call]),
-            assurance: Assurance::Relayed,
-        };
         let (greedy, other) = (who("greedy"), who("other"));
-        let mut taken: Vec<_> = (0..MOST).map(|_| door.place(&greedy).unwrap()).collect();
+        let mut taken: Vec<_> = (0..REQUESTS.per_token).map(|_| door.place(&greedy).unwrap()).collect();
         assert_eq!(door.place(&greedy).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(door.place(&other).is_ok());
         taken.pop();
@@ -196,51 +216,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_known_yet_says_little_and_in_places_of_its_own() {
+    async fn a_login_is_short_and_one_of_few_from_its_address() {
         let door = door();
-        assert_eq!(door.read_login("x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
-        let longer = door.read_login("x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
+        let (here, there) = (Some("192.0.2.1".parse().unwrap()), Some("192.0.2.2".parse().unwrap()));
+        assert_eq!(door.read_login(here, "x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
+        let longer = door.read_login(here, "x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
         assert_eq!(longer.status(), StatusCode::PAYLOAD_TOO_LARGE);
         let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
-        let _slow: Vec<_> = (0..MOST_LOGINS)
+        let _slow: Vec<_> = (0..LOGINS_PER_ADDRESS)
             .map(|_| {
                 let door = door.clone();
-                tokio::spawn(async move { door.read_login(endless()).await })
+                tokio::spawn(async move { door.read_login(here, endless()).await })
             })
             .collect();
-        while door.logins.available_permits() > 0 {
+        while lock(&door.logins.0).get(&here) != Some(&LOGINS_PER_ADDRESS) {
             tokio::task::yield_now().await;
         }
-        assert_eq!(door.read_login("x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(door.read("x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
-    }
-
-    #[test]
-    fn only_who_means_this_server_and_comes_from_its_own_pages_is_heard() {
-        let door = door();
-        let check = |host: Option<&'static str>, origins: &[&'static str]| {
-            let mut headers = HeaderMap::new();
-            host.map(|host| headers.insert("host", HeaderValue::from_static(host)));
-            for origin in origins {
-                headers.append("origin", HeaderValue::from_static(origin));
-            }
-            door.check_source(&headers).is_ok()
-        };
-        for host in ["localhost:7431", "LOCALHOST:7431", "127.0.0.1:7431", "[::1]:7431"] {
-            assert!(check(Some(host), &[]), "{host}");
-        }
-        for host in ["localhost", "localhost:80", "evil.example:7431", "127.0.0.1:7431@evil", "", "127.0.0.1.evil:7431"]
-        {
-            assert!(!check(Some(host), &[]), "{host}");
-        }
-        assert!(!check(None, &[]));
-        let origin = |origins: &[&'static str]| check(Some("localhost:7431"), origins);
-        assert!(origin(&["http://localhost:7431"]) && origin(&["http://a.example"]));
-        for bad in
-            [&["null"] as &[_], &["http://evil"], &["https://localhost:7431"], &["http://a.example", "http://evil"]]
-        {
-            assert!(!origin(bad), "{bad:?}");
-        }
+        assert_eq!(door.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(door.read_login(there, "x".into()).await.unwrap(), "x");
+        assert_eq!(door.read(&who("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
     }
 
     #[test]

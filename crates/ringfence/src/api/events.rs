@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -22,6 +21,7 @@ use super::problem::Problem;
 use super::reply::reply;
 use super::routes::Visit;
 use crate::incoming::STILL_KNOWN;
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::tokens::Owner;
 
 /// How often a stream says that it is there.
@@ -31,7 +31,7 @@ const PING: Duration = Duration::from_secs(15);
 const PIECE: usize = 256 << 10;
 
 /// Streams at once.
-const MOST: usize = 512;
+const STREAMS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
 
 /// From where to begin.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -42,31 +42,9 @@ pub(super) struct From {
     after: Option<u64>,
 }
 
-/// How many streams there are.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Streams(Arc<AtomicUsize>);
-
-#[derive(Debug)]
-struct Place(Streams);
-
-impl Streams {
-    fn take(&self) -> Result<Place, Problem> {
-        let place = Place(self.clone());
-        match self.0.fetch_add(1, Ordering::Relaxed) {
-            taken if taken >= MOST => Err(Problem::too_many(format!("{MOST} streams are open; close some"))),
-            _ => Ok(place),
-        }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// The streams that are open.
+pub(super) fn streams() -> TokenSlots {
+    TokenSlots::new(STREAMS)
 }
 
 /// Everything that whoever asks may hear of.
@@ -96,7 +74,7 @@ struct Stream {
     begun: bool,
     /// When it was last looked whether the token holds.
     checked: Instant,
-    _place: Place,
+    _slot: SlotPermit,
 }
 
 /// What a feed tells whoever asks, from where they left off.
@@ -108,6 +86,8 @@ pub(super) fn stream(
     session: Option<String>,
 ) -> Result<Response, Problem> {
     let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
+    let full = || format!("too many event streams are open; a token may have {}", api.streams.per_token());
+    let slot = api.streams.take(&visit.who).ok_or_else(|| Problem::too_many(full()))?;
     let stream = Stream {
         feed: feed.clone(),
         news: feed.watch(),
@@ -119,7 +99,7 @@ pub(super) fn stream(
         stop: api.stop.clone(),
         begun: false,
         checked: Instant::now(),
-        _place: api.streams.take()?,
+        _slot: slot,
     };
     let pieces = unfold(stream, |mut stream| async {
         let piece = stream.next().await?;

@@ -12,7 +12,9 @@ use super::Api;
 use super::houses::{Which, off_thread};
 use super::problem::Problem;
 use super::routes::{Nothing, Visit};
+use super::views::{AuditRecord, Documented, IsolationView, ToolView};
 use crate::policy_text;
+use crate::tool_listing::full_listing;
 
 /// Records of one answer.
 const MOST_RECORDS: u64 = 1000;
@@ -53,7 +55,7 @@ enum Format {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Tools {
-    tools: Vec<Value>,
+    tools: Vec<Documented<ToolView>>,
 }
 
 /// Which records.
@@ -71,7 +73,7 @@ pub(super) struct WhichRecords {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Records {
     /// As they are in the log, the oldest first.
-    records: Vec<Value>,
+    records: Vec<Documented<AuditRecord>>,
     /// The number of the last one that was looked at, for the next question.
     next: u64,
 }
@@ -137,7 +139,7 @@ pub(super) struct Judged {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Walls {
-    walls: Vec<Value>,
+    walls: Vec<Documented<IsolationView>>,
 }
 
 pub(super) async fn me(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Me, Problem> {
@@ -157,30 +159,12 @@ pub(super) async fn tools(api: Arc<Api>, _: Visit, which: WhichTools) -> Result<
     let house = Which { dialect, agent: which.agent, ..Which::of(which.workspace.as_deref()) };
     let wired = api.houses.agent(house).await?;
     let catalog = &wired.session.catalog;
-    let full = || {
-        let tool = |tool: &ringfence_kernel::Definition| {
-            json!({
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters,
-                "output": tool.output,
-                "effect": {
-                    "onlyReads": tool.effect.only_reads(),
-                    "destroys": tool.effect.destroys(),
-                    "reachesOut": tool.effect.reaches_out(),
-                    "sameAgain": tool.effect.same_again,
-                },
-                "onlyReads": tool.effect.only_reads(),
-            })
-        };
-        catalog.list().map(tool).collect()
-    };
     let tools = match which.format {
-        Format::Full => full(),
+        Format::Full => full_listing(&wired),
         Format::Openai => catalog.openai_tools(),
         Format::Functions => catalog.openai_functions(),
     };
-    Ok(Tools { tools })
+    Ok(Tools { tools: tools.into_iter().map(Documented::from).collect() })
 }
 
 pub(super) async fn records(api: Arc<Api>, _: Visit, which: WhichRecords) -> Result<Records, Problem> {
@@ -209,7 +193,7 @@ pub(super) async fn records(api: Arc<Api>, _: Visit, which: WhichRecords) -> Res
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Problem::internal("the audit log cannot be read"))
             }
-            _ => Ok(Records { records: found.into(), next }),
+            _ => Ok(Records { records: found.into_iter().map(Documented::from).collect(), next }),
         }
     })
     .await
@@ -268,5 +252,5 @@ pub(super) async fn explain(api: Arc<Api>, _: Visit, supposed: Supposed) -> Resu
 pub(super) async fn walls(api: Arc<Api>, _: Visit, _: Nothing) -> Result<Walls, Problem> {
     let program = api.program.clone();
     let walls = off_thread(move || Ok(ringfence_sandbox::probe(&program))).await?;
-    Ok(Walls { walls: walls.iter().map(|wall| json!(wall)).collect() })
+    Ok(Walls { walls: walls.iter().map(|wall| json!(wall).into()).collect() })
 }

@@ -25,7 +25,7 @@ use crate::wire::{WireError, Wired, wire_for_person, wire_heard};
 pub(super) const MAIN: &str = "main";
 
 /// More hosts than this nobody needs at once.
-const MOST: usize = 64;
+const MOST: usize = 256;
 
 /// Which host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,11 +33,13 @@ pub(super) struct Which {
     pub(super) workspace: String,
     pub(super) dialect: Option<Dialect>,
     pub(super) agent: Option<String>,
+    /// The run of a workflow whose state is `@state`.
+    pub(super) run: Option<String>,
 }
 
 impl Which {
     pub(super) fn of(workspace: Option<&str>) -> Self {
-        Self { workspace: workspace.unwrap_or(MAIN).to_owned(), dialect: None, agent: None }
+        Self { workspace: workspace.unwrap_or(MAIN).to_owned(), dialect: None, agent: None, run: None }
     }
 }
 
@@ -149,6 +151,11 @@ impl Inner {
         }
         flags.dialect = which.dialect.or(flags.dialect);
         flags.agent = which.agent.clone().or(flags.agent);
+        if let Some(run) = &which.run {
+            // The graph of the command line is for the run of the command line.
+            flags.graph = flags.graph.filter(|_| flags.run.as_ref() == Some(run));
+            flags.run = Some(run.clone());
+        }
         Ok(flags)
     }
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_FRAME_OPTIONS};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
@@ -41,9 +41,9 @@ struct LoggedIn {
 
 /// Exchanges a code for a token.
 pub(super) async fn login(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    api.door.check_source(request.headers())?;
+    let client = api.door.check_source(request.headers(), request.extensions())?;
     let (parts, body) = request.into_parts();
-    let Code { code } = read_body(&parts.headers, &api.door.read_login(body).await?)?;
+    let Code { code } = read_body(&parts.headers, &api.door.read_login(client, body).await?)?;
     let tokens = api.tokens.clone();
     let made = off_thread(move || tokens.redeem(&code).map_err(|error| Problem::internal(error.to_string()))).await?;
     let Some((token, owner)) = made else {
@@ -57,20 +57,20 @@ pub(super) async fn login(State(api): State<Arc<Api>>, request: Request) -> Resu
     Ok(json(StatusCode::OK, &answer))
 }
 
-pub(super) async fn page(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<Response, Problem> {
-    serve(&api, &headers, "index.html")
+pub(super) async fn page(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
+    serve(&api, &request, "index.html")
 }
 
 pub(super) async fn asset(
     State(api): State<Arc<Api>>,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    request: Request,
 ) -> Result<Response, Problem> {
-    serve(&api, &headers, &name)
+    serve(&api, &request, &name)
 }
 
-fn serve(api: &Api, headers: &HeaderMap, name: &str) -> Result<Response, Problem> {
-    api.door.check_source(headers)?;
+fn serve(api: &Api, request: &Request, name: &str) -> Result<Response, Problem> {
+    api.door.check_source(request.headers(), request.extensions())?;
     let asset = page::asset(name).ok_or_else(|| Problem::missing("the page has no such part"))?;
     let mut response = reply(StatusCode::OK, asset.content_type, Body::from(asset.bytes));
     let headers = response.headers_mut();

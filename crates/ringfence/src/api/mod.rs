@@ -15,6 +15,7 @@ mod facts;
 mod feed;
 mod health;
 mod houses;
+mod idempotency;
 mod login;
 mod person;
 mod problem;
@@ -22,8 +23,8 @@ mod reply;
 mod routes;
 mod runs;
 mod sessions;
+mod views;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -38,7 +39,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::door::Door;
-use self::events::Streams;
 use self::feed::Feed;
 use self::houses::{Houses, Waits};
 use self::problem::Problem;
@@ -48,7 +48,9 @@ use self::sessions::Sittings;
 use crate::config::{Environment, Flags, Settings};
 use crate::mcp::ENVELOPE;
 use crate::pasts::Pasts;
+use crate::request_source::SourceCheck;
 use crate::store::SqliteStore;
+use crate::token_slots::TokenSlots;
 use crate::tokens::Tokens;
 use crate::wire::WireError;
 
@@ -83,7 +85,7 @@ struct Api {
     pasts: Pasts,
     sittings: Sittings,
     runs: Runs,
-    streams: Streams,
+    streams: TokenSlots,
     store: Arc<SqliteStore>,
     state: PathBuf,
     program: PathBuf,
@@ -129,12 +131,11 @@ impl Before {
         self.pasts.clone()
     }
 
-    /// Opens the API at an address.
+    /// Opens the API, for requests from where they may come.
     pub(crate) async fn open(
         self,
         settings: &Settings,
-        address: SocketAddr,
-        origins: &[String],
+        source: SourceCheck,
         stop: CancellationToken,
     ) -> Result<Opened, WireError> {
         let Self { feed, pasts, ingredients } = self;
@@ -143,15 +144,15 @@ impl Before {
         let (waits, program) = (Waits::new(wait), environment.program.clone());
         let (router, document) = routes().finish();
         let api = Arc::new(Api {
-            door: Door::new(tokens.clone(), address, origins, longest, rate),
+            door: Door::new(tokens.clone(), source, longest, rate),
             tokens,
             houses: Houses::new(flags, environment, feed.clone(), waits.clone())?,
             feed,
             waits,
             pasts,
-            sittings: Sittings::default(),
-            runs: Runs::default(),
-            streams: Streams::default(),
+            sittings: Sittings::new(),
+            runs: Runs::new(),
+            streams: events::streams(),
             store: Arc::new(SqliteStore::new(&settings.state)),
             state: settings.state.clone(),
             program,
@@ -211,6 +212,10 @@ fn routes() -> Routes {
         .other(get("/v1/events", token, "What happens, as far as you may hear of it"), "text/event-stream", events::all)
         .json(get("/v1/approvals", approve, "The requests that wait for a person"), approvals::list)
         .json(get("/v1/approvals/{request}", approve, "One request"), approvals::show)
+        .json(
+            post("/v1/approvals/{request}/preview", approve, "What the call would do with other arguments"),
+            approvals::preview,
+        )
         .json(post("/v1/approvals/{request}", approve, "Answer a request; the first answer counts"), approvals::answer)
         .json(get("/v1/grants", admin, "What was allowed for good"), approvals::grants)
         .json(delete("/v1/grants/{grant}", admin, "Take a grant back"), approvals::revoke)

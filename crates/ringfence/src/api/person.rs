@@ -18,6 +18,7 @@ use super::Api;
 use super::problem::Problem;
 use super::reply::reply;
 use super::routes::Visit;
+use super::views::{ChangeDetails, ChangeList, DirectoryListing, Documented, FileText, UndoResult};
 use crate::tokens::Owner;
 
 /// Which changes.
@@ -94,9 +95,10 @@ impl Api {
         Err(match kind {
             ErrorKind::NotFound => Problem::missing(message),
             ErrorKind::Conflict | ErrorKind::AlreadyExists => Problem::conflict(message),
-            ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied | ErrorKind::ReadOnly => {
-                Problem::forbidden(message)
-            }
+            ErrorKind::PermissionDenied
+            | ErrorKind::ApprovalDenied
+            | ErrorKind::ApprovalPending
+            | ErrorKind::ReadOnly => Problem::forbidden(message),
             ErrorKind::Unavailable | ErrorKind::Timeout => Problem::unavailable(message),
             ErrorKind::Internal | ErrorKind::Io => Problem::internal(message),
             _ => Problem::bad(message),
@@ -104,33 +106,37 @@ impl Api {
     }
 }
 
-pub(super) async fn changes(api: Arc<Api>, visit: Visit, which: WhichChanges) -> Result<Value, Problem> {
+pub(super) async fn changes(
+    api: Arc<Api>,
+    visit: Visit,
+    which: WhichChanges,
+) -> Result<Documented<ChangeList>, Problem> {
     let WhichChanges { workspace, session } = which;
-    api.ask(&visit.who, workspace.as_deref(), "list_changes", json!({"session": session})).await
+    api.ask(&visit.who, workspace.as_deref(), "list_changes", json!({"session": session})).await.map(Documented::from)
 }
 
-pub(super) async fn change(api: Arc<Api>, visit: Visit, at: In) -> Result<Value, Problem> {
+pub(super) async fn change(api: Arc<Api>, visit: Visit, at: In) -> Result<Documented<ChangeDetails>, Problem> {
     let which = json!({"change": visit.name(0)});
-    api.ask(&visit.who, at.workspace.as_deref(), "show_change", which).await
+    api.ask(&visit.who, at.workspace.as_deref(), "show_change", which).await.map(Documented::from)
 }
 
-pub(super) async fn undo(api: Arc<Api>, visit: Visit, undo: Undo) -> Result<Value, Problem> {
-    api.ask(&visit.who, undo.workspace.as_deref(), "undo", json!(undo)).await
+pub(super) async fn undo(api: Arc<Api>, visit: Visit, undo: Undo) -> Result<Documented<UndoResult>, Problem> {
+    api.ask(&visit.who, undo.workspace.as_deref(), "undo", json!(undo)).await.map(Documented::from)
 }
 
-pub(super) async fn redo(api: Arc<Api>, visit: Visit, redo: Redo) -> Result<Value, Problem> {
-    api.ask(&visit.who, redo.workspace.as_deref(), "redo", json!({"change": redo.change})).await
+pub(super) async fn redo(api: Arc<Api>, visit: Visit, redo: Redo) -> Result<Documented<UndoResult>, Problem> {
+    api.ask(&visit.who, redo.workspace.as_deref(), "redo", json!({"change": redo.change})).await.map(Documented::from)
 }
 
-pub(super) async fn files(api: Arc<Api>, visit: Visit, at: At) -> Result<Value, Problem> {
+pub(super) async fn files(api: Arc<Api>, visit: Visit, at: At) -> Result<Documented<DirectoryListing>, Problem> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "includeHidden": true});
-    api.ask(&visit.who, at.workspace.as_deref(), "list_directory", arguments).await
+    api.ask(&visit.who, at.workspace.as_deref(), "list_directory", arguments).await.map(Documented::from)
 }
 
-pub(super) async fn text(api: Arc<Api>, visit: Visit, at: At) -> Result<Value, Problem> {
+pub(super) async fn text(api: Arc<Api>, visit: Visit, at: At) -> Result<Documented<FileText>, Problem> {
     let path = at.path.as_deref().unwrap_or(".");
-    api.ask(&visit.who, at.workspace.as_deref(), "read_file", json!({"path": path})).await
+    api.ask(&visit.who, at.workspace.as_deref(), "read_file", json!({"path": path})).await.map(Documented::from)
 }
 
 /// The bytes of a file, to be saved. A browser never shows them as a page.

@@ -138,7 +138,8 @@ impl From<DeskError> for Problem {
             | DeskError::OwnSession(_)
             | DeskError::NeedsPerson => Self::forbidden(message),
             DeskError::Unknown(_) => Self::missing(message),
-            DeskError::Already(_) => Self::conflict(message),
+            DeskError::Already(_) | DeskError::CallerAway(_) => Self::conflict(message),
+            DeskError::Entropy => Self::internal(message),
             DeskError::Expired(_) => Self::gone(message),
             DeskError::NotForGood => Self::bad(message),
             DeskError::Store(lost) => lost.into(),

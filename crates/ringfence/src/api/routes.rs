@@ -18,12 +18,13 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
 use super::door::check_json;
+use super::idempotency::RequestKey;
 use super::problem::{ErrorBody, Problem};
 use super::reply;
+use crate::token_slots::SlotPermit;
 use crate::tokens::Owner;
 
 /// What it takes to be served.
@@ -101,6 +102,8 @@ pub(super) struct Visit {
     /// What stands in the path in place of its names, in their order.
     names: Vec<String>,
     pub(super) headers: HeaderMap,
+    /// What makes it do nothing again when it is sent again.
+    key: Option<RequestKey>,
 }
 
 impl Visit {
@@ -174,8 +177,19 @@ impl Routes {
             let names = names.iter().map(|(_, value)| value.to_owned()).collect();
             async move {
                 let served = async {
-                    let (visit, asked, _place) = enter(&api, need, names, request).await?;
-                    handler(Arc::clone(&api), visit, asked).await
+                    let (mut visit, asked, place) = enter(&api, need, names, request).await?;
+                    let key = visit.key.take();
+                    let answering = handler(Arc::clone(&api), visit, asked);
+                    match key {
+                        Some(key) => {
+                            let answering = async move {
+                                let _place = place;
+                                answering.await
+                            };
+                            api.answer_once(key, answering).await
+                        }
+                        None => answering.await,
+                    }
                 };
                 let response = served.await.unwrap_or_else(|problem: Problem| {
                     if problem.status().is_server_error() {
@@ -206,6 +220,8 @@ impl Routes {
             router = router.route(path, methods.fallback(refuse));
         }
         let _ = self.schemas.subschema_for::<ErrorBody>();
+        let mut schemas = self.schemas.take_definitions(true);
+        schemas.values_mut().for_each(without_boolean_schemas);
         let document = json!({
             "openapi": "3.1.0",
             "info": {
@@ -214,9 +230,10 @@ impl Routes {
                 "description": "The tool host between an AI agent and a machine. Every request shows a token: \
                                 `Authorization: Bearer …`; `ringfence token new NAME` makes one.",
             },
+            "servers": [{"url": "/", "description": "The server that serves this document."}],
             "paths": self.document,
             "components": {
-                "schemas": self.schemas.take_definitions(true),
+                "schemas": schemas,
                 "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             },
             "security": [{"token": []}],
@@ -235,6 +252,13 @@ impl Routes {
             "operationId": operation_id(line),
         });
         if takes_body {
+            parameters.push(json!({
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": false,
+                "description": "The same key with the same body gives the reply of the first request, with another body 409.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }));
             let schema = self.schemas.subschema_for::<A>();
             // Nothing is an empty object, where that says enough.
             let required = serde_json::from_str::<A>("{}").is_err();
@@ -303,9 +327,35 @@ fn query_parameters(schema: &Schema) -> Vec<Value> {
                 field["type"] = one.clone();
             }
         }
-        json!({"name": name, "in": "query", "required": required(name), "schema": field, "description": description})
+        without_boolean_schemas(&mut field);
+        let mut parameter = json!({"name": name, "in": "query", "required": required(name), "schema": field});
+        if let Some(description) = description {
+            parameter["description"] = description;
+        }
+        parameter
     };
     fields.iter().map(parameter).collect()
+}
+
+/// Makes schemas of what takes any value objects: generators of clients do not know the others.
+fn without_boolean_schemas(schema: &mut Value) {
+    const OF_ONE: [&str; 3] = ["items", "not", "contains"];
+    const OF_MANY: [&str; 3] = ["anyOf", "oneOf", "allOf"];
+    if *schema == Value::Bool(true) {
+        *schema = json!({});
+    }
+    let Some(fields) = schema.as_object_mut() else { return };
+    for (name, value) in fields {
+        match (name.as_str(), value) {
+            ("properties" | "$defs" | "patternProperties", Value::Object(each)) => {
+                each.values_mut().for_each(without_boolean_schemas);
+            }
+            (name, Value::Array(each)) if OF_MANY.contains(&name) => each.iter_mut().for_each(without_boolean_schemas),
+            (name, value) if OF_ONE.contains(&name) => without_boolean_schemas(value),
+            ("additionalProperties", value) if value.is_object() => without_boolean_schemas(value),
+            _ => {}
+        }
+    }
 }
 
 /// Lets a request in, and reads it.
@@ -314,19 +364,21 @@ async fn enter<A: DeserializeOwned>(
     need: Need,
     names: Vec<String>,
     request: Request,
-) -> Result<(Visit, A, OwnedSemaphorePermit), Problem> {
-    api.door.check_source(request.headers())?;
-    let who = api.door.know(request.headers()).await?;
+) -> Result<(Visit, A, SlotPermit), Problem> {
+    api.door.check_source(request.headers(), request.extensions())?;
+    let who = api.door.know(request.headers(), request.extensions()).await?;
     need.check(&who)?;
     let place = api.door.place(&who)?;
     let (parts, body) = request.into_parts();
+    let mut key = None;
     let asked = if takes_body(&parts.method) {
-        let body = api.door.read(body).await?;
+        let body = api.door.read(&who, body).await?;
+        key = RequestKey::of(&parts.headers, &who.name, parts.uri.path(), &body)?;
         read_body(&parts.headers, &body)?
     } else {
         Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| Problem::bad(rejected.body_text()))?.0
     };
-    Ok((Visit { who, names, headers: parts.headers }, asked, place))
+    Ok((Visit { who, names, headers: parts.headers, key }, asked, place))
 }
 
 pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, Problem> {

@@ -30,11 +30,12 @@ use crate::cli::Failure;
 use crate::lock::lock;
 use crate::mode::Modes;
 use crate::store::Shelf;
+use crate::token_slots::{SlotLimits, TokenSlots};
 use crate::tokens::{Owner, secret};
 use crate::wire::directory_of;
 
 /// Runs that are under way at once.
-const MOST: usize = 32;
+const UNDER_WAY: SlotLimits = SlotLimits { per_token: 16, total: 48, reserved: 16 };
 
 /// Runs that are kept.
 const MOST_KEPT: usize = 256;
@@ -120,10 +121,14 @@ struct Run {
 }
 
 /// Every run, by its id.
-#[derive(Debug, Default)]
-pub(super) struct Runs(Mutex<BTreeMap<String, Arc<Run>>>);
+#[derive(Debug)]
+pub(super) struct Runs(Mutex<BTreeMap<String, Arc<Run>>>, TokenSlots);
 
 impl Runs {
+    pub(super) fn new() -> Self {
+        Self(Mutex::default(), TokenSlots::new(UNDER_WAY))
+    }
+
     pub(super) fn cancel_all(&self) {
         lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
     }
@@ -145,10 +150,6 @@ impl Runs {
     /// The agent's sessions that runs began or went on with.
     pub(super) fn sessions(&self) -> BTreeSet<String> {
         lock(&self.0).values().map(|run| lock(&run.kept).view.session.clone()).collect()
-    }
-
-    fn under_way(&self) -> usize {
-        lock(&self.0).values().filter(|run| lock(&run.kept).view.state == "running").count()
     }
 }
 
@@ -237,10 +238,9 @@ impl Api {
     }
 
     /// Starts to work on a prompt, in a new session or in one that goes on.
-    async fn start(self: &Arc<Self>, mut kept: Kept, resume: Option<String>) -> Result<Arc<Run>, Problem> {
-        if self.runs.under_way() >= MOST {
-            return Err(Problem::too_many(format!("{MOST} runs are under way; wait for one, or cancel it")));
-        }
+    async fn start(self: &Arc<Self>, who: &Owner, mut kept: Kept, resume: Option<String>) -> Result<Arc<Run>, Problem> {
+        let full = || format!("too many runs are under way; a token may have {}", UNDER_WAY.per_token);
+        let slot = self.runs.1.take(who).ok_or_else(|| Problem::too_many(full()))?;
         let feed = Feed::from(1);
         let told = Arc::new(Told { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
         let which = Which { agent: kept.view.agent.clone(), ..Which::of(Some(&kept.view.workspace)) };
@@ -280,6 +280,7 @@ impl Api {
         self.tell_of_run(&run);
         let (api, working) = (Arc::clone(self), Arc::clone(&run));
         tokio::spawn(async move {
+            let _slot = slot;
             let outcome = match made.begin(&cancel).await {
                 Ok((agent, mut history, saved)) => {
                     let outcome = finished(&agent.run(&prompt, &mut history, &cancel).await);
@@ -356,7 +357,8 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewRun) -> Result<Ru
         state: "running".to_owned(),
         outcome: None,
     };
-    let run = api.start(Kept { view, owner, is_page: visit.who.assurance == Assurance::Person }, session).await?;
+    let kept = Kept { view, owner, is_page: visit.who.assurance == Assurance::Person };
+    let run = api.start(&visit.who, kept, session).await?;
     let view = lock(&run.kept).view.clone();
     Ok(view)
 }
@@ -392,7 +394,7 @@ pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<R
     kept.view.prompt = go_on.prompt.filter(|prompt| !prompt.trim().is_empty()).unwrap_or_else(|| GO_ON.to_owned());
     "running".clone_into(&mut kept.view.state);
     kept.view.outcome = None;
-    let run = api.start(kept, Some(session)).await?;
+    let run = api.start(&visit.who, kept, Some(session)).await?;
     let view = lock(&run.kept).view.clone();
     Ok(view)
 }
@@ -421,7 +423,7 @@ mod tests {
 
     #[test]
     fn the_oldest_runs_that_are_over_are_forgotten_and_none_that_goes_on() {
-        let runs = Runs::default();
+        let runs = Runs::new();
         let put = |number, state| {
             let (id, run) = run(number, state);
             runs.put(id, run);

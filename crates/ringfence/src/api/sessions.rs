@@ -24,11 +24,12 @@ use super::routes::{Nothing, Visit};
 use crate::limits_config::LimitKeys;
 use crate::lock::lock;
 use crate::store::Shelf;
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::tokens::{Owner, secret};
 use crate::wire::Wired;
 
-/// Sessions that are open at once, of all tokens.
-const MOST: usize = 1024;
+/// Sessions that are open at once.
+const SESSIONS: SlotLimits = SlotLimits { per_token: 256, total: 1024, reserved: 128 };
 
 /// Sessions that are over and still listed.
 const MOST_ENDED: usize = 256;
@@ -46,6 +47,8 @@ pub(super) struct NewSession {
     dialect: Option<String>,
     /// An agent of the config, whose limits hold too.
     agent: Option<String>,
+    /// The run of a workflow whose state is `@state`; it exists already.
+    run: Option<String>,
     /// Limits as in the config, for this session. They can only be tighter.
     limits: Map<String, Value>,
     /// What people call it.
@@ -60,6 +63,9 @@ pub(super) struct SessionView {
     workspace: String,
     dialect: String,
     agent: Option<String>,
+    /// The run whose state is `@state`.
+    #[serde(default)]
+    run: Option<String>,
     /// Who calls in it.
     principal: String,
     label: Option<String>,
@@ -95,6 +101,7 @@ pub(super) struct Sitting {
     /// Held by a call that may change something.
     changes: Line<()>,
     count: AtomicU64,
+    _slot: SlotPermit,
 }
 
 impl Sitting {
@@ -156,14 +163,19 @@ impl Drop for Entered {
 }
 
 /// Every session, by its id.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sittings {
+    slots: TokenSlots,
     open: Mutex<BTreeMap<String, Arc<Sitting>>>,
     /// Those that are over, the oldest first.
     ended: Mutex<Vec<Kept>>,
 }
 
 impl Sittings {
+    pub(super) fn new() -> Self {
+        Self { slots: TokenSlots::new(SESSIONS), open: Mutex::default(), ended: Mutex::default() }
+    }
+
     pub(super) fn count(&self) -> usize {
         lock(&self.open).len()
     }
@@ -189,7 +201,8 @@ impl Api {
                 continue;
             }
             let id = kept.view.id.clone();
-            match self.sit(kept.clone()).await {
+            let slot = self.sittings.slots.take_again(&kept.owner);
+            match self.sit(kept.clone(), slot).await {
                 Ok(sitting) => {
                     Bit::ALL.into_iter().for_each(|bit| sitting.session.bits.raise(bit));
                     lock(&self.sittings.open).insert(id, sitting);
@@ -200,12 +213,13 @@ impl Api {
         Ok(())
     }
 
-    async fn sit(&self, kept: Kept) -> Result<Arc<Sitting>, Problem> {
+    async fn sit(&self, kept: Kept, slot: SlotPermit) -> Result<Arc<Sitting>, Problem> {
         let view = &kept.view;
         let which = Which {
             workspace: view.workspace.clone(),
             dialect: Dialect::named(&view.dialect),
             agent: view.agent.clone(),
+            run: view.run.clone(),
         };
         let wired = self.houses.agent(which).await?;
         let model = &wired.session;
@@ -217,7 +231,7 @@ impl Api {
             ..model.like(&view.id, Principal::agent(&view.principal))
         });
         let (calls, changes, count) = Default::default();
-        Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count }))
+        Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count, _slot: slot }))
     }
 
     async fn close(&self, mut kept: Kept) -> Result<(), Problem> {
@@ -233,7 +247,7 @@ impl Api {
     async fn keep(&self, kept: &Kept) -> Result<(), Problem> {
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
         let body = serde_json::to_string(kept).map_err(|_| Problem::internal("the session cannot be written"))?;
-        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED + MOST)?)).await
+        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED + SESSIONS.total)?)).await
     }
 
     /// An open session of whoever asks.
@@ -269,12 +283,15 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
     if new.label.as_ref().is_some_and(|label| label.chars().count() > LONGEST_LABEL) {
         return Err(Problem::bad(format!("a label has up to {LONGEST_LABEL} characters")));
     }
+    let full = || format!("too many sessions are open; a token may have {}", SESSIONS.per_token);
+    let slot = api.sittings.slots.take(&visit.who).ok_or_else(|| Problem::too_many(full()))?;
     let owner = visit.who.name.to_string();
     let mut view = SessionView {
         id: format!("api-{}", &secret("").map_err(|error| Problem::internal(error.to_string()))?[..20]),
         workspace: new.workspace.unwrap_or_else(|| super::houses::MAIN.to_owned()),
         dialect: new.dialect.unwrap_or_default(),
         agent: new.agent,
+        run: new.run,
         // A person who calls by hand is asked like everybody: by another name, they can answer.
         principal: match visit.who.assurance {
             Assurance::Person => format!("by hand, {owner}"),
@@ -286,19 +303,13 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
         paused: false,
     };
     let kept = Kept { view: view.clone(), owner: owner.clone(), limits: new.limits.clone() };
-    let sitting = api.sit(kept).await?;
+    let sitting = api.sit(kept, slot).await?;
     view.dialect = sitting.session.dialect.name().to_owned();
     view.agent = sitting.session.agent.clone();
     let kept = Kept { view: view.clone(), owner, limits: new.limits };
     *lock(&sitting.kept) = kept.clone();
     api.keep(&kept).await?;
-    {
-        let mut open = lock(&api.sittings.open);
-        if open.len() >= MOST {
-            return Err(Problem::too_many(format!("{MOST} sessions are open; end some")));
-        }
-        open.insert(view.id.clone(), sitting);
-    }
+    lock(&api.sittings.open).insert(view.id.clone(), sitting);
     api.tell_of(&view);
     Ok(view)
 }
@@ -336,6 +347,8 @@ pub(super) async fn end(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Sessi
     lock(&sitting.kept).view.ended = Some(now());
     let kept = lock(&sitting.kept).clone();
     sitting.cancel_all();
+    let (host, session) = (sitting.wired.host.clone(), id.to_owned());
+    off_thread(move || Ok(host.withdraw_requests(&session)?)).await?;
     api.close(kept).await?;
     lock(&api.sittings.open).remove(id);
     api.tell_of(&sitting.view());

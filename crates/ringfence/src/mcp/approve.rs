@@ -28,7 +28,7 @@ const FIELD: &str = "approve";
 /// Bytes of a preview that are sent to a client.
 const LONGEST_PREVIEW: usize = 16 << 10;
 
-/// Asks whoever is at the other end of a call.
+/// Asks the client that made a call, where its answer counts.
 #[derive(Debug)]
 pub(super) struct ThroughClient {
     pub(super) callers: Callers,
@@ -47,7 +47,7 @@ impl Approver for ThroughClient {
                 match caller.client.road(request.assurance) {
                     Road::Result => Word::Later,
                     Road::Nowhere => {
-                        let reason = "nobody is asked about a resource; call the tool `read_file` instead";
+                        let reason = "resources are read without asking; call the tool `read_file` instead";
                         Word::Now(Answered::no(reason.to_owned()))
                     }
                     Road::Form => Word::Now(by_form(&caller, request).await),
@@ -65,9 +65,10 @@ impl Approver for ThroughClient {
     }
 }
 
+/// The client is told to come again. Only this process knows then which call it means.
 async fn later(patience: Duration) -> Word {
     sleep(patience).await;
-    Word::Later
+    Word::LaterInProcess
 }
 
 /// What a person does about a request that waits.
@@ -89,7 +90,7 @@ pub(super) fn question(request: &ApprovalRequest) -> ElicitRequestParams {
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }
 
-/// What the client's user said. Only a yes is a yes.
+/// What the client answered. Only a yes is a yes, and clients also decline without asking anyone.
 pub(super) fn answer(result: &ElicitResult) -> Answered {
     let said = result.content.as_ref().and_then(|content| content.get(FIELD)).and_then(|field| field.as_bool());
     let reason = match (&result.action, said) {
@@ -97,15 +98,19 @@ pub(super) fn answer(result: &ElicitResult) -> Answered {
             let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
             return Answered { response, approval: relayed() };
         }
-        (ElicitationAction::Cancel, _) => "the user dismissed the question",
-        _ => "the user said no",
+        (ElicitationAction::Accept, Some(false)) => {
+            let response = ApprovalResponse { reason: Some("no".to_owned()), ..ApprovalResponse::default() };
+            return Answered { response, approval: relayed() };
+        }
+        (ElicitationAction::Accept, None) => "the client accepted the request without an answer",
+        (ElicitationAction::Cancel, _) => "the client dismissed the request; no person is known to have answered",
+        _ => "the client declined the request; no person is known to have answered",
     };
-    let response = ApprovalResponse { reason: Some(reason.to_owned()), ..ApprovalResponse::default() };
-    Answered { response, approval: relayed() }
+    Answered::no(reason.to_owned())
 }
 
 fn relayed() -> Approval {
-    let by = Principal { name: "user of the MCP client".to_owned(), scopes: BTreeSet::from([Scope::Approve]) };
+    let by = Principal { name: "the user of the MCP client".to_owned(), scopes: BTreeSet::from([Scope::Approve]) };
     Approval { assurance: Assurance::Relayed, by: Some(by) }
 }
 
@@ -113,12 +118,8 @@ async fn by_form(caller: &Caller, request: &ApprovalRequest) -> Answered {
     let asked = ServerRequest::ElicitRequest(ElicitRequest::new(question(request)));
     match ask(&caller.peer, asked).await {
         Ok(ClientResult::ElicitResult(result)) => answer(&result),
-        Ok(_) | Err(_) => Answered::no(format!("the client could not ask; {}", how_to_answer_next())),
+        Ok(_) | Err(_) => Answered::no("the client could not ask its user".to_owned()),
     }
-}
-
-fn how_to_answer_next() -> &'static str {
-    "a rule can allow it, or a person can answer with `ringfence approvals` while a call waits"
 }
 
 /// Sends a request to the client. Dropped before there is an answer, it takes the question back.

@@ -1,22 +1,37 @@
-//! The connections of `ringfence serve`: at most so many, and each has so long to say what it wants.
+//! Connections of `ringfence serve`: admission, and how long each may take to say what it wants.
 //!
-//! Whoever sends the head of a request a byte at a time, or nothing at all, would otherwise hold a place for ever. So would
-//! a client that keeps a connection and has nothing to ask: it makes a new one.
+//! A connection that has shown no token yet is one of few, in all and of each address, and makes room for a newer one as
+//! long as it has sent no whole request. One that has shown a token counts for that token. So neither a crowd that says
+//! nothing nor one busy agent keeps others out.
 //!
-//! Not here: who is let in, and how long a body may take (`http.rs`).
+//! Not here: tokens and bodies (`incoming.rs`), and how many requests a token may have under way (`token_slots.rs`).
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{Extensions, Request, Response};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::lock::lock;
+use crate::request_source::TrustedProxies;
 
 /// How long nobody is let in when the system has no more to give.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -24,49 +39,269 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) most: u32,
+    /// In all, and of one token.
+    pub(super) most: usize,
+    pub(super) per_token: usize,
     /// From the opening, or from the last answer, to the end of the next head.
+    pub(super) head: Duration,
+    /// Of those that have shown no token.
+    pub(super) unauthenticated: UnauthenticatedBounds,
+}
+
+/// What connections may take that have shown no token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnauthenticatedBounds {
+    pub(super) most: usize,
+    /// Of one address, unless it is a trusted proxy's, which speaks for many.
+    pub(super) per_address: usize,
     pub(super) head: Duration,
 }
 
+/// One connection, for whoever handles its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionHandle(Arc<Connection>);
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    peer: IpAddr,
+    table: ConnectionTable,
+    state: Mutex<ConnectionState>,
+    /// Told when it has to make room.
+    close: CancellationToken,
+}
+
+#[derive(Debug)]
+struct ConnectionState {
+    /// The token that it showed last.
+    token: Option<Arc<str>>,
+    /// Requests whose answers are not out yet.
+    in_flight: usize,
+    /// When it was opened, or last had an answer.
+    idle_since: Instant,
+}
+
+impl ConnectionHandle {
+    /// The connection of a request.
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get()
+    }
+
+    /// The address at the other end.
+    pub(crate) fn peer(&self) -> IpAddr {
+        self.0.peer
+    }
+
+    /// Says that a request on it showed a valid token. From here on the connection counts for that token, which makes room
+    /// among its own where it has too many.
+    pub(crate) fn authenticate(&self, token: &Arc<str>) {
+        let is_new = lock(&self.0.state).token.replace(Arc::clone(token)).as_ref() != Some(token);
+        if is_new {
+            self.0.table.bound_token(token, self.0.number);
+        }
+    }
+
+    fn begin_request(&self) -> RequestGuard {
+        lock(&self.0.state).in_flight += 1;
+        RequestGuard(self.clone())
+    }
+}
+
+impl Connection {
+    fn is_idle_and_unauthenticated(&self) -> bool {
+        let state = lock(&self.state);
+        state.token.is_none() && state.in_flight == 0
+    }
+}
+
+/// A request whose answer is not out yet.
+#[derive(Debug)]
+struct RequestGuard(ConnectionHandle);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.0.state);
+        state.in_flight -= 1;
+        state.idle_since = Instant::now();
+    }
+}
+
+/// All connections.
+#[derive(Clone, Debug)]
+struct ConnectionTable {
+    bounds: Bounds,
+    proxies: TrustedProxies,
+    all: Arc<Mutex<HashMap<u64, Arc<Connection>>>>,
+    numbers: Arc<AtomicU64>,
+}
+
+impl ConnectionTable {
+    fn new(bounds: Bounds, proxies: TrustedProxies) -> Self {
+        Self { bounds, proxies, all: Arc::default(), numbers: Arc::default() }
+    }
+
+    /// Takes a connection in, in place of another one where there are too many. Nothing where none can go.
+    fn admit(&self, peer: IpAddr) -> Option<ConnectionHandle> {
+        let mut all = lock(&self.all);
+        let Bounds { most, unauthenticated, .. } = self.bounds;
+        // One whose request is being looked at shows its token in a moment, or is turned away.
+        let is_silent = |connection: &Connection| connection.is_idle_and_unauthenticated();
+        let of_peer = |connection: &Connection| connection.peer == peer && is_silent(connection);
+        let count = |which: &dyn Fn(&Connection) -> bool| all.values().filter(|each| which(each)).count();
+        let goes = if !self.proxies.contain(peer) && count(&of_peer) >= unauthenticated.per_address {
+            oldest_idle(&all, of_peer)
+        } else if count(&is_silent) >= unauthenticated.most {
+            oldest_idle(&all, is_silent)
+        } else if all.len() >= most {
+            Some(oldest_idle(&all, is_silent).or_else(|| oldest_idle(&all, |_| true))?)
+        } else {
+            None
+        };
+        if let Some(connection) = goes.and_then(|number| all.remove(&number)) {
+            connection.close.cancel();
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let state = ConnectionState { token: None, in_flight: 0, idle_since: Instant::now() };
+        let (state, close) = (Mutex::new(state), CancellationToken::new());
+        let connection = Arc::new(Connection { number, peer, table: self.clone(), state, close });
+        all.insert(number, Arc::clone(&connection));
+        Some(ConnectionHandle(connection))
+    }
+
+    fn bound_token(&self, token: &Arc<str>, newest: u64) {
+        let mut all = lock(&self.all);
+        let is_theirs = |connection: &Connection| {
+            connection.number != newest && lock(&connection.state).token.as_ref() == Some(token)
+        };
+        if all.values().filter(|connection| is_theirs(connection)).count() >= self.bounds.per_token
+            && let Some(oldest) = oldest_idle(&all, is_theirs)
+        {
+            all.remove(&oldest).map(|connection| connection.close.cancel());
+        }
+    }
+
+    fn forget(&self, number: u64) {
+        lock(&self.all).remove(&number);
+    }
+}
+
+/// Of these the one that has had nothing to do for longest.
+fn oldest_idle(all: &HashMap<u64, Arc<Connection>>, which: impl Fn(&Connection) -> bool) -> Option<u64> {
+    let idle = all.values().filter(|connection| which(connection)).filter_map(|connection| {
+        let state = lock(&connection.state);
+        (state.in_flight == 0).then_some((state.idle_since, connection.number))
+    });
+    idle.min().map(|(_, number)| number)
+}
+
 /// Serves connections until `stop` is told, and the last of them is done.
-pub(super) async fn serve(listener: TcpListener, router: Router, bounds: Bounds, stop: CancellationToken) {
-    let places = Arc::new(Semaphore::new(bounds.most as usize));
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: Bounds,
+    proxies: TrustedProxies,
+    stop: CancellationToken,
+) {
+    let table = ConnectionTable::new(bounds, proxies);
+    let (alive, mut all_gone) = mpsc::channel::<()>(1);
     let accepting = async {
-        // The semaphore is never closed, so this only ever waits.
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-            let Ok((stream, _)) = listener.accept().await else {
+        loop {
+            let Ok((stream, peer)) = listener.accept().await else {
                 sleep(PAUSE).await;
                 continue;
             };
-            let talk = talk(stream, router.clone(), bounds.head, stop.clone());
+            let Some(connection) = table.admit(peer.ip().to_canonical()) else { continue };
+            let (talk, alive) = (talk(stream, router.clone(), connection, stop.clone()), alive.clone());
             // It ends with the client, or soon after `stop`.
             tokio::spawn(async move {
                 talk.await;
-                drop(place);
+                drop(alive);
             });
+            // Whoever has spoken already is heard before the next one comes.
+            yield_now().await;
         }
     };
     tokio::select! {
         () = accepting => {}
         () = stop.cancelled() => {}
     }
-    let _ = places.acquire_many(bounds.most).await;
+    drop(alive);
+    let _ = all_gone.recv().await;
 }
 
-async fn talk(stream: TcpStream, router: Router, head: Duration, stop: CancellationToken) {
+async fn talk(stream: TcpStream, router: Router, connection: ConnectionHandle, stop: CancellationToken) {
     // An answer goes out in pieces, and none of them waits until the one before is confirmed.
     let _ = stream.set_nodelay(true);
-    let service = TowerToHyperService::new(router);
+    let Bounds { head, unauthenticated, .. } = connection.0.table.bounds;
+    let service = TrackedService { router: TowerToHyperService::new(router), connection: connection.clone() };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(head);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let silent = async {
+        loop {
+            sleep(unauthenticated.head).await;
+            if connection.0.is_idle_and_unauthenticated() {
+                return;
+            }
+        }
+    };
     // How a client ends its connection is its own affair.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    let is_over = tokio::select! {
+        _ = served.as_mut() => true,
+        () = connection.0.close.cancelled() => true,
+        () = silent => true,
+        () = stop.cancelled() => false,
+    };
+    if !is_over {
+        served.as_mut().graceful_shutdown();
+        let _ = served.await;
     }
-    let _ = connection.await;
+    connection.0.table.forget(connection.0.number);
+}
+
+/// The router, told which connection a request is on.
+struct TrackedService {
+    router: TowerToHyperService<Router>,
+    connection: ConnectionHandle,
+}
+
+impl Service<Request<Incoming>> for TrackedService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.connection.clone());
+        let guard = self.connection.begin_request();
+        let answering = self.router.call(request);
+        Box::pin(async move {
+            let answer = answering.await?;
+            Ok(answer.map(|body| Body::new(TrackedBody { body, _guard: guard })))
+        })
+    }
+}
+
+/// A body whose connection is not idle until it is out.
+struct TrackedBody {
+    body: Body,
+    _guard: RequestGuard,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 #[cfg(test)]
@@ -82,16 +317,25 @@ mod tests {
     use tokio::time::{Instant, timeout};
     use tokio_util::sync::CancellationToken;
 
-    use super::{Bounds, serve};
+    use super::{Bounds, ConnectionTable, TrustedProxies, UnauthenticatedBounds, serve};
 
     const HEAD: Duration = Duration::from_millis(300);
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    async fn server(most: u32) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+    fn bounds(most: usize, head: Duration) -> Bounds {
+        let unauthenticated = UnauthenticatedBounds { most, per_address: most, head };
+        Bounds { most: 2 * most, per_token: most, head, unauthenticated }
+    }
+
+    async fn server(most: usize) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        server_of(bounds(most, HEAD)).await
+    }
+
+    async fn server_of(bounds: Bounds) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let router = Router::new().route("/", any(async || "here"));
-        let serving = tokio::spawn(serve(listener, router, Bounds { most, head: HEAD }, stop.clone()));
+        let serving = tokio::spawn(serve(listener, router, bounds, TrustedProxies::default(), stop.clone()));
         (address, stop, serving)
     }
 
@@ -132,13 +376,66 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crowd_that_says_nothing_keeps_others_out_only_for_so_long() {
-        let (address, _stop, _serving) = server(2).await;
-        let _crowd = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+    async fn a_crowd_that_says_nothing_keeps_nobody_out() {
+        // Nobody waits for the time of those who are silent to be over: here it never is.
+        let (address, _stop, _serving) = server_of(bounds(2, Duration::from_secs(600))).await;
+        let mut crowd = Vec::new();
+        for _ in 0..8 {
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
         let mut stream = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200"));
         // A second request on the same connection is served too.
         assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn who_has_shown_no_token_makes_room_and_who_has_one_does_not() {
+        let mut bounds = bounds(4, HEAD);
+        bounds.unauthenticated.per_address = 2;
+        let table = ConnectionTable::new(bounds, TrustedProxies(["10.0.0.1".parse().unwrap()].into()));
+        let open = |address: &str| table.admit(address.parse().unwrap());
+        let known = open("192.0.2.1").unwrap();
+        known.authenticate(&"agent".into());
+        let asking = open("192.0.2.1").unwrap();
+        let request = asking.begin_request();
+        let (first, second) = (open("192.0.2.1").unwrap(), open("192.0.2.1").unwrap());
+        assert!(!first.0.close.is_cancelled());
+        let _third = open("192.0.2.1").unwrap();
+        assert!(
+            first.0.close.is_cancelled() && !second.0.close.is_cancelled(),
+            "the oldest silent one of this address"
+        );
+        assert!(!asking.0.close.is_cancelled(), "it has spoken");
+        drop(request);
+        // A proxy speaks for many, and there are only so many of all addresses.
+        let proxied = [open("10.0.0.1"), open("10.0.0.1"), open("10.0.0.1")].map(Option::unwrap);
+        assert!(open("192.0.2.2").is_some());
+        assert!(!proxied[2].0.close.is_cancelled() && !known.0.close.is_cancelled());
+    }
+
+    #[test]
+    fn where_everybody_is_busy_nobody_else_comes_in() {
+        let table = ConnectionTable::new(bounds(1, HEAD), TrustedProxies::default());
+        let open = || table.admit("192.0.2.1".parse().unwrap());
+        let requests = [open().unwrap().begin_request(), open().unwrap().begin_request()];
+        assert!(open().is_none());
+        drop(requests);
+        assert!(open().is_some());
+    }
+
+    #[test]
+    fn a_token_makes_room_among_its_own_connections() {
+        let table = ConnectionTable::new(bounds(2, HEAD), TrustedProxies::default());
+        let open = |token: &str| {
+            let connection = table.admit("192.0.2.1".parse().unwrap()).unwrap();
+            connection.authenticate(&token.into());
+            connection
+        };
+        let other = open("other");
+        let theirs = [open("busy"), open("busy"), open("busy")];
+        assert!(theirs[0].0.close.is_cancelled() && !theirs[1].0.close.is_cancelled());
+        assert!(!other.0.close.is_cancelled());
     }
 
     #[tokio::test]

@@ -1,14 +1,15 @@
 //! The Model Context Protocol over HTTP, for `ringfence serve`.
 //!
-//! Nobody comes in without a token. A request for another host, or from a page of another origin, is turned away: a
-//! browser could send one on behalf of a page that the user never trusted. A body is bounded, read whole, and checked for
-//! keys that stand twice before the SDK sees it.
+//! Every request shows a token, and names this server as it may be named (`request_source.rs`). A session belongs to the
+//! token that opened it: to every other one it does not exist, whatever the method. A body is bounded, read whole, and
+//! checked for keys that stand twice before the SDK sees it.
 //!
 //! Not here: connections (`connections.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -21,6 +22,7 @@ use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
 use ringfence_kernel::Scope;
+use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
@@ -28,24 +30,37 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{self, Bounds};
+use super::connections::{self, Bounds, ConnectionHandle, UnauthenticatedBounds};
 use super::keys::{self, Bad};
 use super::server::Server;
-use super::talk::{Guest, Places, Source, Talks, Visitor};
+use super::talk::{Guest, Source, Talks, Visitor};
 use super::{ENVELOPE, Front, LAST, Served};
 use crate::api::Before;
 use crate::incoming::{Bodies, STILL_KNOWN, Unknown, Unread, owner};
-use crate::tokens::Tokens;
+use crate::lock::lock;
+use crate::request_source::{SourceCheck, SourceOptions};
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::tokens::{Owner, Tokens};
 use crate::wire::{WireError, Wired};
 
 /// A session of an older client ends when it was idle for so long.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
-/// Sessions and requests at once.
-const MOST: usize = 256;
+/// Requests and open streams at once.
+const REQUESTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
 
-/// More than there are requests at once, since some clients keep a connection beside them.
-const CONNECTIONS: Bounds = Bounds { most: 8 * MOST as u32, head: Duration::from_secs(30) };
+/// Sessions of clients with a handshake.
+const SESSIONS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserved: 64 };
+
+/// More than a token has requests at once, since some clients keep a connection beside them.
+const CONNECTIONS: Bounds = Bounds {
+    most: 2048,
+    per_token: 384,
+    head: Duration::from_secs(30),
+    unauthenticated: UnauthenticatedBounds { most: 256, per_address: 64, head: Duration::from_secs(10) },
+};
+
+const SESSION_ID: &str = "mcp-session-id";
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +75,7 @@ pub enum ServeError {
 #[derive(Clone, Debug)]
 pub struct Listening {
     pub address: SocketAddr,
-    /// Pages that may call, beside those of this very server.
-    pub origins: Vec<String>,
+    pub(crate) source: SourceOptions,
     pub tokens: Tokens,
 }
 
@@ -86,6 +100,62 @@ struct Door {
     service: StreamableHttpService<Inside, LocalSessionManager>,
     tokens: Tokens,
     bodies: Bodies,
+    source: SourceCheck,
+    requests: TokenSlots,
+    sessions: SessionTable,
+}
+
+/// The sessions of clients with a handshake, and whose they are.
+#[derive(Clone, Debug)]
+struct SessionTable {
+    manager: Arc<LocalSessionManager>,
+    slots: TokenSlots,
+    owners: Arc<Mutex<HashMap<String, SessionOwner>>>,
+}
+
+#[derive(Debug)]
+struct SessionOwner {
+    token: Arc<str>,
+    _slot: SlotPermit,
+}
+
+impl SessionTable {
+    fn new(manager: Arc<LocalSessionManager>) -> Self {
+        Self { manager, slots: TokenSlots::new(SESSIONS), owners: Arc::default() }
+    }
+
+    /// Whether every session that a request names is of this token.
+    fn are_of(&self, headers: &HeaderMap, who: &Owner) -> bool {
+        let owners = lock(&self.owners);
+        let is_theirs = |id: &str| owners.get(id).is_some_and(|owner| owner.token == who.name);
+        headers.get_all(SESSION_ID).iter().all(|id| id.to_str().is_ok_and(is_theirs))
+    }
+
+    /// Notes whose a new session is. It ends at once where its token has too many.
+    async fn enter(&self, id: &str, who: &Owner) -> Result<(), Response> {
+        self.forget_ended().await;
+        match self.slots.take(who) {
+            Some(slot) => {
+                let owner = SessionOwner { token: Arc::clone(&who.name), _slot: slot };
+                lock(&self.owners).insert(id.to_owned(), owner);
+                Ok(())
+            }
+            None => {
+                let _ = self.manager.close_session(&id.into()).await;
+                Err(said(StatusCode::TOO_MANY_REQUESTS, "too many sessions are open; end some with DELETE"))
+            }
+        }
+    }
+
+    /// Those that the SDK ended because they were idle.
+    async fn forget_ended(&self) {
+        let ids: Vec<String> = lock(&self.owners).keys().cloned().collect();
+        for id in ids {
+            if !self.manager.has_session(&id.as_str().into()).await.unwrap_or(false) {
+                lock(&self.owners).remove(&id);
+            }
+        }
+    }
 }
 
 impl Front {
@@ -101,12 +171,13 @@ impl Front {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
         let talks = Talks::new(wired, api.pasts());
-        let api = api.open(&wired.settings, address, &listening.origins, stop.clone()).await?;
-        let door = self.door(wired, talks, listening, address, &stop);
+        let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
+        let api = api.open(&wired.settings, source.clone(), stop.clone()).await?;
+        let door = self.door(wired, talks, listening.tokens, source, &stop);
         let router = Router::new().route("/mcp", any(enter)).with_state(door);
         let router = router.merge(api.router.clone());
         listens(address);
-        let serving = connections::serve(listener, router, CONNECTIONS, stop.clone());
+        let serving = connections::serve(listener, router, CONNECTIONS, proxies, stop.clone());
         let ended = async {
             stop.cancelled().await;
             tokio::time::sleep(LAST).await;
@@ -119,34 +190,26 @@ impl Front {
         Ok(())
     }
 
-    fn door(
-        &self,
-        wired: &Wired,
-        talks: Talks,
-        listening: Listening,
-        address: SocketAddr,
-        stop: &CancellationToken,
-    ) -> Door {
+    fn door(&self, wired: &Wired, talks: Talks, tokens: Tokens, source: SourceCheck, stop: &CancellationToken) -> Door {
         let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE));
         let longest = longest.unwrap_or(usize::MAX);
-        let names = ["localhost", "127.0.0.1", "[::1]"];
-        let own = names.map(|name| format!("http://{name}:{}", address.port()));
+        // Hosts and origins are checked before the SDK sees a request.
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(stop.clone())
             .with_max_request_body_bytes(longest)
-            .with_allowed_hosts(names.map(str::to_owned).into_iter().chain([address.ip().to_string()]))
-            .with_allowed_origins(own.into_iter().chain(listening.origins))
-            .enforce_origin_validation();
-        let (served, places) = (Served::new(self, wired), Places::default());
+            .disable_allowed_hosts()
+            .disable_allowed_origins();
+        let served = Served::new(self, wired);
         let new = move || {
-            let taken = places.take(MOST).ok_or_else(|| io::Error::other("there are too many sessions"))?;
-            let guest = Guest { talks: talks.clone(), taken, own: OnceLock::new() };
+            let guest = Guest { talks: talks.clone(), own: OnceLock::new() };
             Ok(inside(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new())))
         };
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(IDLE);
-        let service = StreamableHttpService::new(new, Arc::new(sessions), config);
-        Door { service, tokens: listening.tokens, bodies: Bodies::new(longest) }
+        let sessions = SessionTable::new(Arc::new(sessions));
+        let service = StreamableHttpService::new(new, Arc::clone(&sessions.manager), config);
+        let (bodies, requests) = (Bodies::new(longest), TokenSlots::new(REQUESTS));
+        Door { service, tokens, bodies, source, requests, sessions }
     }
 }
 
@@ -159,46 +222,64 @@ async fn enter(State(door): State<Door>, request: Request) -> Response {
 
 impl Door {
     async fn enter(&self, request: Request) -> Result<Response, Response> {
-        let visitor = self.know(request.headers()).await?;
         let (mut parts, body) = request.into_parts();
+        let connection = ConnectionHandle::of(&parts.extensions);
+        let checked = self.source.check(&parts.headers, connection.map(ConnectionHandle::peer));
+        checked.map_err(|error| said(StatusCode::FORBIDDEN, &error.to_string()))?;
+        let who = self.know(&parts.headers).await?;
+        if let Some(connection) = connection {
+            connection.authenticate(&who.name);
+        }
+        if !self.sessions.are_of(&parts.headers, &who) {
+            return Err(said(StatusCode::NOT_FOUND, "Not Found: Session not found"));
+        }
+        let slot = self.requests.take(&who).ok_or_else(|| {
+            let message = format!("{} requests of this token are being served; wait for some", REQUESTS.per_token);
+            said(StatusCode::TOO_MANY_REQUESTS, &message)
+        })?;
         let headers = parts.headers.clone();
-        let body = self.read(body).await?;
+        let body = self.read(&who, body).await?;
         if parts.method == Method::POST
             && let Some(refusal) = refusal(&body)
         {
             return Err(refusal);
         }
-        parts.extensions.insert(visitor);
+        parts.extensions.insert(Visitor::new(&who));
         let ends_session = parts.method == Method::DELETE;
         let mut answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
         if ends_session && answer.status() == StatusCode::ACCEPTED {
             // It is over, and clients take "accepted" for a failure.
             *answer.status_mut() = StatusCode::NO_CONTENT;
         }
+        let opened = answer.headers().get(SESSION_ID).and_then(|id| id.to_str().ok());
+        if let Some(id) = opened.filter(|_| !headers.contains_key(SESSION_ID)) {
+            self.sessions.enter(id, &who).await?;
+        }
         let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
         let answer = answer.map(Body::new);
-        Ok(if is_stream { answer.map(|body| self.while_known(headers, body)) } else { answer })
+        Ok(if is_stream { answer.map(|body| self.while_known(headers, body, slot)) } else { answer })
     }
 
     /// A stream that ends when its token does not hold any more.
-    fn while_known(&self, headers: HeaderMap, body: Body) -> Body {
+    fn while_known(&self, headers: HeaderMap, body: Body, slot: SlotPermit) -> Body {
         let (pieces, door, checked) = (body.into_data_stream(), self.clone(), Instant::now());
-        let stream = Stream { pieces, door, headers, checked, in_doubt: false };
+        let stream = Stream { pieces, door, headers, checked, in_doubt: false, _slot: slot };
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
     /// Who comes.
-    async fn know(&self, headers: &HeaderMap) -> Result<Visitor, Response> {
+    async fn know(&self, headers: &HeaderMap) -> Result<Owner, Response> {
         match owner(&self.tokens, headers).await {
-            Ok(owner) if owner.may(Scope::Call) => Ok(Visitor(owner.name)),
+            Ok(owner) if owner.may(Scope::Call) => Ok(owner),
             Ok(_) => Err(said(StatusCode::FORBIDDEN, "this token is not for calls")),
             Err(unknown @ Unknown::Unreadable) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string())),
             Err(unknown) => Err(stranger(&unknown.to_string())),
         }
     }
 
-    async fn read(&self, body: Body) -> Result<Bytes, Response> {
-        self.bodies.read(body).await.map_err(|unread| match unread {
+    async fn read(&self, who: &Owner, body: Body) -> Result<Bytes, Response> {
+        self.bodies.read(who, body).await.map_err(|unread| match unread {
+            Unread::Crowded => said(StatusCode::TOO_MANY_REQUESTS, &unread.to_string()),
             Unread::TooLong(_) => said(StatusCode::PAYLOAD_TOO_LARGE, &unread.to_string()),
             Unread::Late => said(StatusCode::REQUEST_TIMEOUT, &unread.to_string()),
             Unread::Broken => said(StatusCode::BAD_REQUEST, &unread.to_string()),
@@ -215,6 +296,7 @@ struct Stream {
     checked: Instant,
     /// The last time that could not be seen.
     in_doubt: bool,
+    _slot: SlotPermit,
 }
 
 impl Stream {

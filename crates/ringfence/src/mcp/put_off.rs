@@ -43,6 +43,10 @@ impl PutOff {
         kept.remove(&key(call))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Waiting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

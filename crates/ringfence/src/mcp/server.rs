@@ -129,7 +129,8 @@ impl Server {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let client = Client::of(&context)?;
+        let mut client = Client::of(&context)?;
+        client.shows_forms &= self.source.may_relay(&context);
         let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
             .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
         let talk = self.source.talk(client.era, &context)?;
@@ -172,7 +173,7 @@ impl Server {
     /// Goes on with a call that its client brings back with an answer.
     async fn go_on(&self, trip: &mut Trip<'_>, token: String, said: Option<InputResponses>) -> Result<Reply, Fatal> {
         let _entered = self.enter(trip);
-        let said = said.unwrap_or_default().remove(QUESTION);
+        let said = said.unwrap_or_default().remove(QUESTION).filter(|_| trip.client.shows_forms);
         let answered =
             said.and_then(|said| serde_json::from_value::<ElicitResult>(said).ok()).map(|said| answer(&said));
         let listener = Some(Arc::new(trip.caller.news.clone()) as _);
@@ -243,7 +244,9 @@ impl Server {
             }
             Some(kind) => {
                 let level = match kind {
-                    ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied => LoggingLevel::Warning,
+                    ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending | ErrorKind::PermissionDenied => {
+                        LoggingLevel::Warning
+                    }
                     _ => LoggingLevel::Info,
                 };
                 let text = fit::text(&reply.text, trip.talk.most());

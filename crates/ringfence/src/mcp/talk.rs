@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::http::request::Parts;
-use ringfence_kernel::{Principal, Session};
+use ringfence_kernel::{Host, Principal, Scope, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
@@ -15,6 +15,7 @@ use super::client::Era;
 use super::put_off::PutOff;
 use super::tools::Handed;
 use crate::pasts::Pasts;
+use crate::tokens::Owner;
 use crate::wire::Wired;
 
 /// Whether the client was asked what it has open.
@@ -28,6 +29,7 @@ pub(super) enum Known {
 #[derive(Debug)]
 pub(super) struct Talk {
     pub(super) session: Arc<Session>,
+    host: Host,
     pub(super) put_off: PutOff,
     /// Whether the session is narrowed to what the client has open.
     pub(super) roots: Line<Known>,
@@ -37,9 +39,10 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    pub(super) fn new(session: Arc<Session>) -> Arc<Self> {
+    pub(super) fn new(session: Arc<Session>, host: Host) -> Arc<Self> {
         Arc::new(Self {
             session,
+            host,
             put_off: PutOff::default(),
             roots: Line::new(Known::No),
             changes: Line::new(()),
@@ -64,9 +67,32 @@ impl Talk {
     }
 }
 
+impl Drop for Talk {
+    fn drop(&mut self) {
+        if !self.put_off.is_empty() {
+            // Nobody is left who could be told that it failed, and the requests end by themselves too.
+            let _ = self.host.withdraw_requests(&self.session.id);
+        }
+    }
+}
+
 /// Somebody who came with a token, as the door let them in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Visitor(pub(super) Arc<str>);
+#[derive(Clone, Debug)]
+pub(super) struct Visitor {
+    name: Arc<str>,
+    /// Answers that its client gives count as relayed from a person, and not as the agent's own.
+    may_relay: bool,
+}
+
+impl Visitor {
+    pub(super) fn new(owner: &Owner) -> Self {
+        Self { name: Arc::clone(&owner.name), may_relay: owner.may(Scope::Relay) }
+    }
+
+    fn of(context: &RequestContext<RoleServer>) -> Option<&Self> {
+        context.extensions.get::<Parts>()?.extensions.get()
+    }
+}
 
 /// The talks of visitors.
 #[derive(Clone, Debug)]
@@ -78,42 +104,28 @@ pub(super) struct Talks {
     /// What visitors have been through there.
     pasts: Pasts,
     /// Of those whose protocol has no sessions: one each.
-    lasting: Arc<Mutex<HashMap<Visitor, Arc<Talk>>>>,
+    lasting: Arc<Mutex<HashMap<Arc<str>, Arc<Talk>>>>,
+    host: Host,
 }
 
 impl Talks {
     pub(super) fn new(wired: &Wired, pasts: Pasts) -> Self {
         let (model, directory) = (Arc::clone(&wired.session), Arc::from(wired.directory.as_str()));
-        Self { model, directory, pasts, lasting: Arc::default() }
+        Self { model, directory, pasts, lasting: Arc::default(), host: wired.host.clone() }
     }
 
     /// A talk of a visitor.
     fn begin(&self, visitor: &Visitor, id: String) -> Arc<Talk> {
-        let bits = self.pasts.of(&visitor.0, &self.directory);
-        Talk::new(Arc::new(Session { bits, ..self.model.like(id, Principal::agent(&*visitor.0)) }))
+        let bits = self.pasts.of(&visitor.name, &self.directory);
+        let session = Session { bits, ..self.model.like(id, Principal::agent(&*visitor.name)) };
+        Talk::new(Arc::new(session), self.host.clone())
     }
 
     /// The one talk of a visitor. There are as many as there are tokens.
     fn lasting(&self, visitor: &Visitor) -> Arc<Talk> {
         let mut talks = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || self.begin(visitor, format!("http-{}", visitor.0));
-        Arc::clone(talks.entry(visitor.clone()).or_insert_with(new))
-    }
-}
-
-/// How many sessions with a handshake there are.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Places(Arc<()>);
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Taken(#[expect(dead_code, reason = "it only has to be there")] Arc<()>);
-
-impl Places {
-    /// One more, if there are fewer than so many.
-    pub(super) fn take(&self, most: usize) -> Option<Taken> {
-        // One is our own.
-        (Arc::strong_count(&self.0) <= most).then(|| Taken(Arc::clone(&self.0)))
+        let new = || self.begin(visitor, format!("http-{}", visitor.name));
+        Arc::clone(talks.entry(Arc::clone(&visitor.name)).or_insert_with(new))
     }
 }
 
@@ -130,10 +142,8 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) talks: Talks,
-    #[expect(dead_code, reason = "it is given back with the connection")]
-    pub(super) taken: Taken,
     /// Whose connection it is, where it has a session of its own.
-    pub(super) own: OnceLock<(Visitor, Arc<Talk>)>,
+    pub(super) own: OnceLock<(Arc<str>, Arc<Talk>)>,
 }
 
 impl Source {
@@ -143,7 +153,7 @@ impl Source {
             Self::Given(talk) => return Ok(Arc::clone(talk)),
             Self::Door(guest) => guest,
         };
-        let visitor = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Visitor>());
+        let visitor = Visitor::of(context);
         let visitor = visitor.ok_or_else(|| ErrorData::internal_error("nobody was let in", None))?;
         if era == Era::Stateless {
             return Ok(guest.talks.lasting(visitor));
@@ -151,10 +161,19 @@ impl Source {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
-        let new = || (visitor.clone(), guest.talks.begin(visitor, id));
+        let new = || (Arc::clone(&visitor.name), guest.talks.begin(visitor, id));
         match guest.own.get_or_init(new) {
-            (owner, talk) if owner == visitor => Ok(Arc::clone(talk)),
+            (owner, talk) if *owner == visitor.name => Ok(Arc::clone(talk)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
+        }
+    }
+
+    /// Whether the client's own answer to an approval request counts. On standard input and output the user started the
+    /// client; over HTTP the client is the agent, unless its token says otherwise.
+    pub(super) fn may_relay(&self, context: &RequestContext<RoleServer>) -> bool {
+        match self {
+            Self::Given(_) => true,
+            Self::Door(_) => Visitor::of(context).is_some_and(|visitor| visitor.may_relay),
         }
     }
 

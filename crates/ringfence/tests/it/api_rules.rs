@@ -36,7 +36,7 @@ fn check(config: &str, expected: [Option<&str>; 2]) {
 }
 
 const DENIED: Option<&str> = Some("PERMISSION_DENIED");
-const ASKED: Option<&str> = Some("APPROVAL_DENIED");
+const ASKED: Option<&str> = Some("APPROVAL_PENDING");
 const NOT_THERE: Option<&str> = Some("UNKNOWN_TOOL");
 
 #[test]

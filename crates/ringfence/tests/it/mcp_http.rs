@@ -1,10 +1,13 @@
 //! `ringfence serve`: who is let in, and that the same holds inside as elsewhere.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use ringfence::tokens::Tokens;
+use ringfence_kernel::Scope;
 use serde_json::{Value, json};
 
 use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
@@ -59,11 +62,16 @@ impl Served {
     }
 
     fn send(&self, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.send_by("POST", headers, body)
+    }
+
+    fn send_by(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut head = "POST /mcp HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
-                        Accept: application/json, text/event-stream\r\n"
-            .to_owned();
+        let mut head = format!(
+            "{method} /mcp HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n"
+        );
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head += &format!("Host: {}\r\n", self.address);
         }
@@ -163,23 +171,40 @@ fn nobody_comes_in_without_a_token() {
 
 #[test]
 fn another_host_or_page_is_turned_away() {
-    let served_by = Site::new();
-    let served = Served::start(&served_by, &["--origin", "http://localhost:6274"]);
-    let good = format!("Bearer {}", served.token);
-    let port = served.address.rsplit(':').next().unwrap();
-    let cases = [
-        ("Host", "evil.example".to_owned(), 403),
-        ("Host", format!("localhost.evil.example:{port}"), 403),
-        ("Host", format!("localhost:{port}"), 200),
-        ("Origin", "http://evil.example".to_owned(), 403),
-        ("Origin", "null".to_owned(), 403),
-        ("Origin", "http://localhost:1".to_owned(), 403),
-        ("Origin", format!("http://127.0.0.1:{port}"), 200),
-        ("Origin", "http://localhost:6274".to_owned(), 200),
-    ];
-    for (name, value, status) in cases {
-        let answer = served.send(&[("Authorization", &good), (name, &value)], &ping());
-        assert_eq!(answer.status, status, "{name}: {value}: {answer:?}");
+    for public in [&[] as &[&str], &["--public-url", "https://rf.example.org"]] {
+        let served_by = Site::new();
+        let served = Served::start(&served_by, &[public, &["--origin", "http://localhost:6274"]].concat());
+        let good = format!("Bearer {}", served.token);
+        let port = served.address.rsplit(':').next().unwrap();
+        let if_public = if public.is_empty() { 403 } else { 200 };
+        let cases = [
+            ("Host", "evil.example".to_owned(), 403),
+            ("Host", format!("localhost.evil.example:{port}"), 403),
+            ("Host", format!("evil.example:{port}"), 403),
+            ("Host", format!("localhost:{port}"), 200),
+            ("Host", "localhost:8080".to_owned(), 200),
+            ("Host", "rf.example.org".to_owned(), if_public),
+            ("Host", "rf.example.org:8443".to_owned(), 403),
+            ("Origin", "http://evil.example".to_owned(), 403),
+            ("Origin", "null".to_owned(), 403),
+            ("Origin", "http://localhost:1".to_owned(), 403),
+            ("Origin", "http://127.0.0.1:1".to_owned(), 403),
+            ("Origin", format!("http://localhost:{port}"), 403),
+            ("Origin", format!("http://127.0.0.1:{port}"), 200),
+            ("Origin", "http://localhost:6274".to_owned(), 200),
+            ("Origin", "https://rf.example.org".to_owned(), if_public),
+            ("Origin", "https://rf.example.org:8443".to_owned(), 403),
+            ("Origin", "http://rf.example.org".to_owned(), 403),
+        ];
+        for (name, value, status) in cases {
+            let answer = served.send(&[("Authorization", &good), (name, &value)], &ping());
+            assert_eq!(answer.status, status, "{public:?} {name}: {value}: {answer:?}");
+        }
+        // Nobody is a proxy unless the operator says so.
+        let forged = [("X-Forwarded-Host", "rf.example.org"), ("X-Forwarded-Proto", "https"), ("Forwarded", "host=x")];
+        let mut headers = vec![("Authorization", good.as_str()), ("Origin", "http://evil.example")];
+        headers.extend(forged);
+        assert_eq!(served.send(&headers, &ping()).status, 403);
     }
 }
 
@@ -199,27 +224,70 @@ fn bodies_are_bounded_and_say_everything_once() {
     assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 200);
 }
 
+/// A token that a person made for a client whose user they trust to answer.
+fn relaying_token(site: &Site, name: &str) -> String {
+    let scopes = BTreeSet::from([Scope::Call, Scope::Relay]);
+    Tokens::new(&site.state).make(name, scopes).unwrap()
+}
+
+const YES: &str = r#"{"action": "accept", "content": {"approve": true}}"#;
+
 #[test]
 fn a_stateless_client_calls_and_is_asked() {
     let site = Site::new();
     site.write("a", "old\n");
-    let served = Served::start(&site, &["--preset", "ask"]);
-    assert_eq!(served.call("read_file", json!({"path": "a"}))["structuredContent"]["content"], "old\n");
+    let mut served = Served::start(&site, &["--preset", "ask"]);
+    served.token = relaying_token(&site, "relaying");
     let asked = served.call("write_file", json!({"path": "a", "content": "new\n"}));
     assert_eq!(asked["resultType"], "input_required", "{asked}");
-    let yes = json!({"approval": {"action": "accept", "content": {"approve": true}}});
+    let yes = json!({"approval": serde_json::from_str::<Value>(YES).unwrap()});
     let params = json!({
         "name": "write_file", "arguments": {"path": "a", "content": "new\n"},
         "inputResponses": yes, "requestState": asked["requestState"],
     });
     // The state is for who got it.
-    let other = new_token(&site, "other");
+    let other = relaying_token(&site, "other");
     let stranger = served.ask(&other, "tools/call", params.clone()).message()["result"].clone();
     assert_eq!((&stranger["isError"], site.read("a").as_str()), (&json!(true), "old\n"), "{stranger}");
     let done = served.ask(&served.token, "tools/call", params).message()["result"].clone();
     assert_eq!((&done["isError"], site.read("a").as_str()), (&json!(false), "new\n"), "{done}");
     let audit = site.run(&["audit", "show", "--json"]).out;
-    assert!(audit.contains("user of the MCP client"), "{audit:.3000}");
+    assert!(audit.contains("the user of the MCP client") && audit.contains("relayed"), "{audit:.3000}");
+}
+
+#[test]
+fn an_agent_s_token_cannot_answer_its_own_request_by_declaring_forms() {
+    let site = Site::new();
+    site.write("a", "old\n");
+    let served = Served::start(&site, &["--preset", "ask", "--wait", "0"]);
+    let write = json!({"name": "write_file", "arguments": {"path": "a", "content": "new\n"}});
+    // Without a handshake: it is not asked, and what it answers all the same counts for nothing.
+    let asked = served.ask(&served.token, "tools/call", write.clone()).message()["result"].clone();
+    assert_eq!((&asked["isError"], &asked["requestState"]), (&json!(true), &Value::Null), "{asked}");
+    let relaying = relaying_token(&site, "relaying");
+    let theirs = served.ask(&relaying, "tools/call", write.clone()).message()["result"].clone();
+    let state = theirs["requestState"].clone();
+    assert!(state.is_string(), "{theirs}");
+    let mut back = write.clone();
+    back["inputResponses"] = json!({"approval": serde_json::from_str::<Value>(YES).unwrap()});
+    for state in [json!("made up"), state] {
+        back["requestState"] = state;
+        let said = served.ask(&served.token, "tools/call", back.clone()).message()["result"].clone();
+        assert_eq!((&said["isError"], site.read("a").as_str()), (&json!(true), "old\n"), "{said}");
+    }
+    // With one: it is never sent a form.
+    let mut hello: Value = serde_json::from_slice(&ping()).unwrap();
+    hello["params"]["capabilities"] = json!({"elicitation": {"form": {}}});
+    let bearer = format!("Bearer {}", served.token);
+    let hello = served.send(&[("Authorization", &bearer)], hello.to_string().as_bytes());
+    let session = hello.header("mcp-session-id").unwrap();
+    let headers =
+        [("Authorization", bearer.as_str()), ("Mcp-Session-Id", session), ("MCP-Protocol-Version", LAST_HANDSHAKE)];
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": write});
+    let answer = served.send(&headers, call.to_string().as_bytes());
+    assert!(!answer.body.contains("elicitation/create"), "{answer:?}");
+    assert_eq!(answer.message()["result"]["isError"], true, "{answer:?}");
+    assert_eq!(site.read("a"), "old\n");
 }
 
 #[test]
@@ -275,7 +343,7 @@ fn a_stream_ends_when_its_token_is_taken_back() {
 }
 
 #[test]
-fn a_session_is_for_the_token_that_opened_it() {
+fn a_session_of_another_token_does_not_exist_whatever_the_method() {
     let site = Site::new();
     site.write("a", "one\n");
     let served = Served::start(&site, &[]);
@@ -283,16 +351,73 @@ fn a_session_is_for_the_token_that_opened_it() {
     let good = format!("Bearer {}", served.token);
     let hello = served.send(&[("Authorization", &good)], &ping());
     let session = hello.header("mcp-session-id").unwrap().to_owned();
-    let read = |token: &str, session: &str| {
-        let params = json!({"name": "read_file", "arguments": {"path": "a"}});
-        let body = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string();
-        let bearer = format!("Bearer {token}");
-        let headers =
-            [("Authorization", bearer.as_str()), ("Mcp-Session-Id", session), ("MCP-Protocol-Version", LAST_HANDSHAKE)];
-        served.send(&headers, body.as_bytes())
+    let message = |body: Value| {
+        let mut body = body;
+        body["jsonrpc"] = json!("2.0");
+        body.to_string()
     };
-    let first = read(&served.token, &session).message();
+    let call = json!({"name": "read_file", "arguments": {"path": "a"}});
+    let cases = [
+        ("POST", message(json!({"id": 2, "method": "tools/call", "params": call})), None),
+        ("POST", message(json!({"id": 3, "method": "tools/list"})), None),
+        ("POST", message(json!({"id": 0, "result": {"action": "accept", "content": {"approve": true}}})), None),
+        ("POST", message(json!({"id": 0, "error": {"code": 1, "message": "x"}})), None),
+        ("POST", message(json!({"method": "notifications/cancelled", "params": {"requestId": 2}})), None),
+        (
+            "POST",
+            message(json!({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})),
+            None,
+        ),
+        ("GET", String::new(), None),
+        ("GET", String::new(), Some("0")),
+        ("DELETE", String::new(), None),
+    ];
+    for (method, body, last_event) in &cases {
+        let send = |token: &str, session: &str| {
+            let bearer = format!("Bearer {token}");
+            let mut headers = vec![
+                ("Authorization", bearer.as_str()),
+                ("Mcp-Session-Id", session),
+                ("MCP-Protocol-Version", LAST_HANDSHAKE),
+            ];
+            headers.extend(last_event.map(|id| ("Last-Event-ID", id)));
+            served.send_by(method, &headers, body.as_bytes())
+        };
+        let theirs = send(&other, &session);
+        let unknown = send(&other, "11111111-1111-4111-8111-111111111111");
+        assert_eq!(theirs.status, 404, "{method} {body}: {theirs:?}");
+        assert_eq!((unknown.status, &unknown.body), (404, &theirs.body), "{method} {body}");
+    }
+    // It is still there for whose it is, and ends for them.
+    let headers = [
+        ("Authorization", good.as_str()),
+        ("Mcp-Session-Id", session.as_str()),
+        ("MCP-Protocol-Version", LAST_HANDSHAKE),
+    ];
+    let first = served.send(&headers, cases[0].1.as_bytes()).message();
     assert!(text(&first["result"]).contains("one"), "{first}");
-    assert_eq!(read(&other, &session).message()["error"]["code"], -32600);
-    assert_eq!(read(&served.token, "11111111-1111-4111-8111-111111111111").status, 404);
+    assert_eq!(served.send_by("DELETE", &headers, b"").status, 204);
+    assert_eq!(served.send(&headers, cases[0].1.as_bytes()).status, 404);
+}
+
+#[test]
+fn sessions_of_one_token_take_no_place_of_anothers() {
+    let site = Site::new();
+    let served = Served::start(&site, &[]);
+    let other = format!("Bearer {}", new_token(&site, "other"));
+    let greedy = format!("Bearer {}", served.token);
+    let open = |bearer: &str| served.send(&[("Authorization", bearer)], &ping());
+    let mut opened = Vec::new();
+    let refused = loop {
+        let answer = open(&greedy);
+        match answer.header("mcp-session-id") {
+            Some(session) if opened.len() < 600 => opened.push(session.to_owned()),
+            _ => break answer,
+        }
+    };
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert_eq!(open(&other).status, 200);
+    let headers = [("Authorization", greedy.as_str()), ("Mcp-Session-Id", opened[0].as_str())];
+    assert_eq!(served.send_by("DELETE", &headers, b"").status, 204);
+    assert_eq!(open(&greedy).status, 200, "the place of the one that ended");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
-use ringfence_kernel::{Put, Store as _};
+use ringfence_kernel::{ApprovalRequest, Put, Store as _, SuspendLifetime};
 
 use crate::store_suite::{answer, at, check, request};
 
@@ -36,13 +36,13 @@ fn what_was_kept_is_there_after_a_restart() {
     let before = SqliteStore::new(state.path());
     before.open_request(&request("a", 0)).unwrap();
     before.open_request(&request("b", 0)).unwrap();
-    ["a", "b"].into_iter().for_each(|id| before.leave(id).unwrap());
+    ["a", "b"].into_iter().for_each(|id| before.leave(id, SuspendLifetime::Persistent).unwrap());
     before.answer("b", &answer("x"), at(1)).unwrap();
     assert!(before.use_once("n", at(10), at(0)).unwrap());
     let key = before.key().unwrap();
     drop(before);
     let after = SqliteStore::new(state.path());
-    assert_eq!(after.pending(at(1)).unwrap(), [request("a", 0)]);
+    assert_eq!(after.pending(at(1)).unwrap(), [ApprovalRequest { suspended: true, ..request("a", 0) }]);
     assert_eq!(after.answer_of("b").unwrap(), Some(answer("x")));
     assert!(!after.use_once("n", at(10), at(1)).unwrap());
     assert_eq!(after.key().unwrap(), key);
@@ -54,10 +54,12 @@ fn a_request_goes_with_who_waits_for_it_unless_it_was_left() {
     let (one, two) = (SqliteStore::new(state.path()), SqliteStore::new(state.path()));
     one.open_request(&request("waits", 0)).unwrap();
     one.open_request(&request("left", 0)).unwrap();
-    one.leave("left").unwrap();
+    one.leave("left", SuspendLifetime::Persistent).unwrap();
+    one.open_request(&request("left here", 0)).unwrap();
+    one.leave("left here", SuspendLifetime::Process).unwrap();
     two.open_request(&request("other", 0)).unwrap();
     let pending = || two.pending(at(1)).unwrap().into_iter().map(|request| request.id).collect::<Vec<_>>();
-    assert_eq!(pending(), ["waits", "left", "other"]);
+    assert_eq!(pending(), ["waits", "left", "left here", "other"]);
     drop(one);
     assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), Put::Unknown);
     assert_eq!(pending(), ["left", "other"]);
@@ -70,7 +72,8 @@ fn a_file_of_the_version_before_is_brought_up() {
     SqliteStore::new(state.path()).key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
-    let back = "DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE runs; DROP TABLE noes; DROP TABLE trusted;
+    let back = "DROP TABLE idempotency_keys; ALTER TABLE requests DROP COLUMN draft; ALTER TABLE requests DROP COLUMN draft_id;
+                DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE runs; DROP TABLE noes; DROP TABLE trusted;
                 ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
     connection.execute_batch(back).unwrap();
     let body = serde_json::to_string(&request("old", 0)).unwrap();
@@ -157,7 +160,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 5";
+    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 6";
     assert_eq!(lost(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
@@ -184,7 +187,7 @@ fn processes_that_make_the_file_at_once_share_it() {
                     let store = SqliteStore::new(state);
                     start.wait();
                     store.open_request(&request(id, 0)).unwrap();
-                    store.leave(id).unwrap();
+                    store.leave(id, SuspendLifetime::Persistent).unwrap();
                     store.key().unwrap()
                 });
             }

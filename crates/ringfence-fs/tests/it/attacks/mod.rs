@@ -328,6 +328,7 @@ fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
         ErrorKind::NotFound => ("FILE_NOT_FOUND", "path_not_found: ", "ENOENT"),
         ErrorKind::AlreadyExists => ("ALREADY_EXISTS", "io_error: ", "E_PRECONDITION_FAILED"),
         ErrorKind::ApprovalDenied => ("APPROVAL_DENIED", "permission_denied: ", "E_APPROVAL_DENIED"),
+        ErrorKind::ApprovalPending => ("APPROVAL_PENDING", "permission_denied: ", "E_APPROVAL_PENDING"),
         ErrorKind::NotText => ("NOT_TEXT", "io_error: ", "FS_READ_BINARY_FALLBACK"),
         ErrorKind::WrongType => ("WRONG_TYPE", "io_error: ", "E_INTERNAL"),
         ErrorKind::ReadLimit => ("READ_LIMIT", "io_error: ", "E_READ_LIMIT"),

@@ -1,0 +1,173 @@
+//! `Idempotency-Key`: a request that is sent again does nothing again.
+//!
+//! The reply of a keyed request is on disk before it goes out. The same key with the same body gives that reply, with
+//! another body it is a conflict, and so it is while the first one is under way. A key belongs to its token and path, and is
+//! kept for a day. A keyed request goes on when its client hangs up, which is when a client sends it again.
+//!
+//! Not here: ids of calls. A provider's tool-call id and a JSON-RPC id are never a key.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Api;
+use super::houses::off_thread;
+use super::problem::Problem;
+use super::reply::reply;
+use crate::store::KeyState;
+use crate::tokens::hash;
+
+const HEADER: &str = "idempotency-key";
+
+/// Characters of a key.
+const LONGEST: usize = 255;
+
+/// What a keyed request is known by.
+#[derive(Clone, Debug)]
+pub(super) struct RequestKey {
+    scope: String,
+    key: String,
+    /// Of the body, however it is spelled.
+    digest: String,
+}
+
+/// A reply that is kept.
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptReply {
+    status: u16,
+    body: String,
+}
+
+impl RequestKey {
+    /// The key that a request shows, if it shows one.
+    pub(super) fn of(headers: &HeaderMap, token: &str, path: &str, body: &[u8]) -> Result<Option<Self>, Problem> {
+        let mut shown = headers.get_all(HEADER).iter();
+        let Some(key) = shown.next() else { return Ok(None) };
+        let invalid =
+            || Problem::bad(format!("`Idempotency-Key` is one header of 1 to {LONGEST} visible ASCII characters"));
+        let key = key.to_str().map_err(|_| invalid())?.trim();
+        if shown.next().is_some() || key.is_empty() || key.len() > LONGEST || !key.bytes().all(|c| c.is_ascii_graphic())
+        {
+            return Err(invalid());
+        }
+        let digest = match serde_json::from_slice::<Value>(body) {
+            Ok(value) => hash(&canonical(&value)),
+            Err(_) => hash(&String::from_utf8_lossy(body)),
+        };
+        Ok(Some(Self { scope: format!("{token}\n{path}"), key: key.to_owned(), digest }))
+    }
+}
+
+/// The same text for the same JSON, whatever the order of keys.
+fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let sorted: BTreeMap<&String, String> = fields.iter().map(|(key, value)| (key, canonical(value))).collect();
+            let fields: Vec<String> = sorted.iter().map(|(key, value)| format!("{:?}:{value}", key)).collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        other => other.to_string(),
+    }
+}
+
+impl Api {
+    /// Answers a keyed request once, and gives the same reply from then on.
+    pub(super) async fn answer_once<F>(self: &Arc<Self>, key: RequestKey, answering: F) -> Result<Response, Problem>
+    where
+        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+    {
+        let (store, claimed) = (Arc::clone(&self.store), key.clone());
+        let claim = move || Ok(store.claim_key(&claimed.scope, &claimed.key, &claimed.digest, SystemTime::now())?);
+        match off_thread(claim).await? {
+            KeyState::New => {}
+            KeyState::OtherRequest => {
+                return Err(Problem::conflict("this `Idempotency-Key` was used with another body; use a new key"));
+            }
+            KeyState::Unfinished => {
+                let message =
+                    "a request with this `Idempotency-Key` is under way, or broke off and its outcome is not known";
+                return Err(Problem::conflict(message));
+            }
+            KeyState::Done(kept) => return replayed(&kept),
+        }
+        let api = Arc::clone(self);
+        // It ends when the request does, whether anybody still waits for the reply or not.
+        let answered = tokio::spawn(async move {
+            let answered = answering.await;
+            api.keep_reply(key, answered).await
+        });
+        answered.await.unwrap_or_else(|_| Err(Problem::internal("the server failed in a way that it should not")))
+    }
+
+    async fn keep_reply(&self, key: RequestKey, answered: Result<Response, Problem>) -> Result<Response, Problem> {
+        let store = Arc::clone(&self.store);
+        let response = match answered {
+            Ok(response) => response,
+            Err(problem) => {
+                // What was refused may be tried again. Of a failure it is not known what it did, so the key stays taken.
+                if !problem.status().is_server_error() {
+                    off_thread(move || Ok(store.free_key(&key.scope, &key.key)?)).await?;
+                }
+                return Err(problem);
+            }
+        };
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| Problem::internal("the reply cannot be read"))?;
+        let kept = KeptReply { status: parts.status.as_u16(), body: String::from_utf8_lossy(&bytes).into_owned() };
+        let kept = serde_json::to_string(&kept).map_err(|_| Problem::internal("the reply cannot be kept"))?;
+        off_thread(move || Ok(store.keep_reply(&key.scope, &key.key, &kept)?)).await?;
+        Ok(Response::from_parts(parts, Body::from(bytes)))
+    }
+}
+
+fn replayed(kept: &str) -> Result<Response, Problem> {
+    let broken = || Problem::internal("the reply that was kept cannot be read");
+    let KeptReply { status, body } = serde_json::from_str(kept).map_err(|_| broken())?;
+    let status = StatusCode::from_u16(status).map_err(|_| broken())?;
+    let mut response = reply(status, "application/json", Body::from(body));
+    response.headers_mut().insert(HeaderName::from_static("idempotency-replayed"), HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, HeaderValue};
+
+    use super::RequestKey;
+
+    #[test]
+    fn a_body_is_the_same_however_its_keys_are_ordered_and_no_other_is() {
+        let mut headers = HeaderMap::new();
+        headers.insert("idempotency-key", HeaderValue::from_static("k"));
+        let digest = |body: &str| RequestKey::of(&headers, "t", "/p", body.as_bytes()).unwrap().unwrap().digest;
+        assert_eq!(digest(r#"{"a":1,"b":[{"c":2,"d":3}]}"#), digest(r#" { "b" : [{"d":3,"c":2}], "a":1 }"#));
+        for other in [r#"{"a":1,"b":[{"c":2,"d":"3"}]}"#, r#"{"a":1}"#, r#"{"a":1,"b":[]}"#, ""] {
+            assert_ne!(digest(r#"{"a":1,"b":[{"c":2,"d":3}]}"#), digest(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_visible_and_there_once() {
+        let check = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("idempotency-key", HeaderValue::from_static(value));
+            }
+            RequestKey::of(&headers, "t", "/p", b"{}").map(|key| key.is_some())
+        };
+        assert!(!check(&[]).unwrap());
+        assert!(check(&["0b8f3c1e-4a6e"]).unwrap());
+        let long: &'static str = "x".repeat(256).leak();
+        for bad in [&[""] as &[_], &["a b"], &["a", "a"], &[long]] {
+            assert!(check(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Per-token limits on things that last: sessions, event streams, requests, long bodies.
+//!
+//! A token has its own limit first. Of the total, some slots are reserved for people (tokens with the scope `approve`), so
+//! that agents together cannot lock out the person who would stop them.
+//!
+//! Not here: connections that have shown no token yet (`mcp/connections.rs`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use ringfence_kernel::Scope;
+
+use crate::lock::lock;
+use crate::tokens::Owner;
+
+/// How many there may be at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotLimits {
+    pub(crate) per_token: usize,
+    pub(crate) total: usize,
+    /// Of the total, those that only people get.
+    pub(crate) reserved: usize,
+}
+
+/// The slots of one kind of thing.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenSlots {
+    limits: SlotLimits,
+    taken: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+}
+
+/// One slot, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SlotPermit {
+    slots: TokenSlots,
+    token: Arc<str>,
+}
+
+impl TokenSlots {
+    pub(crate) fn new(limits: SlotLimits) -> Self {
+        Self { limits, taken: Arc::default() }
+    }
+
+    /// A slot for the owner of a token. Nothing where the token, or the server, has as many as it may.
+    pub(crate) fn take(&self, who: &Owner) -> Option<SlotPermit> {
+        let reserved = if who.may(Scope::Approve) { 0 } else { self.limits.reserved };
+        let mut taken = lock(&self.taken);
+        let own = taken.get(&who.name).copied().unwrap_or_default();
+        let fits = own < self.limits.per_token && taken.values().sum::<usize>() + reserved < self.limits.total;
+        fits.then(|| self.permit(&mut taken, &who.name))
+    }
+
+    /// A slot for something that was there before the server started, whatever the limits are.
+    pub(crate) fn take_again(&self, token: &str) -> SlotPermit {
+        self.permit(&mut lock(&self.taken), &Arc::from(token))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.taken).values().sum()
+    }
+
+    pub(crate) fn per_token(&self) -> usize {
+        self.limits.per_token
+    }
+
+    fn permit(&self, taken: &mut HashMap<Arc<str>, usize>, token: &Arc<str>) -> SlotPermit {
+        *taken.entry(Arc::clone(token)).or_default() += 1;
+        SlotPermit { slots: self.clone(), token: Arc::clone(token) }
+    }
+}
+
+impl Drop for SlotPermit {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.slots.taken);
+        if let Some(count) = taken.get_mut(&self.token) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.token);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ringfence_kernel::{Assurance, Scope};
+
+    use super::{SlotLimits, TokenSlots};
+    use crate::tokens::Owner;
+
+    fn owner(name: &str, scope: Scope) -> Owner {
+        Owner { name: name.into(), scopes: BTreeSet::from([scope]), assurance: Assurance::Relayed }
+    }
+
+    #[test]
+    fn a_token_takes_its_own_slots_and_agents_together_leave_some_to_people() {
+        let slots = TokenSlots::new(SlotLimits { per_token: 3, total: 8, reserved: 2 });
+        let (a, b, c) = (owner("a", Scope::Call), owner("b", Scope::Call), owner("c", Scope::Call));
+        let person = owner("page", Scope::Approve);
+        let mut held: Vec<_> = (0..3).map(|_| slots.take(&a).unwrap()).collect();
+        assert!(slots.take(&a).is_none());
+        held.extend((0..3).map(|_| slots.take(&b).unwrap()));
+        assert!(slots.take(&c).is_none(), "the rest is for people");
+        held.extend((0..2).map(|_| slots.take(&person).unwrap()));
+        assert!(slots.take(&person).is_none());
+        assert_eq!(slots.count(), 8);
+        held.clear();
+        assert_eq!(slots.count(), 0);
+        assert!(slots.take(&a).is_some());
+    }
+}
