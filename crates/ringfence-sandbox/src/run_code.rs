@@ -43,31 +43,24 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
     registry.register(tool, [Face::standard::<StandardArgs, StandardReply>("run_code")])
 }
 
-/// Runs Python or bash code in a jail. The code sees the workspace as its working directory, the system's programs, and
-/// nothing else: no other files, and no network but the hosts that `network` lists. What it changes in the workspace is kept as one change that `undo` takes
-/// back, if it ends by itself, with whatever exit code. Standard input is empty. Everything outside `/workspace` and
-/// `/tmp` is read-only, and `/tmp` is empty again in the next run.
+/// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
+/// except the hosts that `network` lists. Its changes are kept as one change that `undo` reverts, unless it is stopped or
+/// a change is not allowed. Only `/workspace` and `/tmp` are writable; `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardArgs {
-    /// Which interpreter runs it.
     language: Language,
-    /// The program text.
     code: String,
-    /// Command-line arguments.
     #[serde(default)]
     args: Vec<String>,
-    /// Environment variables.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Seconds that it may run.
+    /// Seconds it may run.
     timeout: Option<f64>,
-    /// Hosts that it needs to reach, such as `pypi.org` (port 443) or `pypi.org:80`. Without them there is no network. They are
-    /// reached by HTTP and HTTPS through the proxy that `HTTP_PROXY` and `HTTPS_PROXY` name, which most programs use by
-    /// themselves.
+    /// Hosts to reach by HTTP or HTTPS, such as `pypi.org` or `pypi.org:80`.
     #[serde(default)]
     network: Vec<String>,
-    /// `auto` keeps changes as far as the policy allows, `review` asks a person first, `discard` drops them.
+    /// `auto` keeps allowed changes, `review` asks a person first, `discard` drops them.
     #[serde(default)]
     mode: Mode,
 }

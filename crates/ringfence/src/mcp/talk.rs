@@ -13,7 +13,6 @@ use tokio::sync::{Mutex as Line, MutexGuard};
 
 use super::client::Era;
 use super::put_off::PutOff;
-use super::tools::Handed;
 use crate::pasts::Pasts;
 use crate::wire::Wired;
 
@@ -155,14 +154,6 @@ impl Source {
         match guest.own.get_or_init(new) {
             (owner, talk) if owner == visitor => Ok(Arc::clone(talk)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
-        }
-    }
-
-    /// How results are handed on: a client that is given has our own wire, the others have the SDK's.
-    pub(super) fn handed(&self) -> Handed {
-        match self {
-            Self::Given(_) => Handed::Json,
-            Self::Door(_) => Handed::Value,
         }
     }
 
