@@ -13,6 +13,7 @@ mod bench_search;
 #[cfg(test)]
 mod book;
 mod browser;
+mod clients;
 mod conformance;
 mod faults;
 mod fetched;
@@ -20,7 +21,6 @@ mod fuzz;
 mod live_model;
 mod llmock;
 mod marks;
-mod mcp_clients;
 mod mutants;
 mod package;
 mod report;
@@ -57,6 +57,9 @@ const USAGE: &str =
   bench search our search and ripgrep's on the same tree
   bench … --json | --write
                the same, and then its figures as JSON on standard output, or in docs/benchmarks.md
+  clients [mcp [NAME]]
+               real clients with a scripted model, the official Python SDK and the Inspector against our server: whether
+               files and errors reach the model; fetches them on the first run
   conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
   fuzz         every fuzz target, or those that are named, for a minute each or so many seconds; what fails is made small
                and put into its corpus
@@ -64,7 +67,6 @@ const USAGE: &str =
                a sample in minutes, `--full` for every system call; the figures go into docs/faults.md
   docs         writes docs/reference anew, from the types, the example config, the help texts and the API's document
   llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
-  mcp-clients  the official Python SDK and the Inspector against our server; fetches them on the first run
   mutants      whether the tests notice when a decision of the gate is changed
   package      archives, a Debian package and checksums, below target/package
   road         what somebody reads who follows one call from the command line to the disk
@@ -103,7 +105,9 @@ fn main() -> ExitCode {
         }
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
-        ["mcp-clients"] => mcp_clients::run(),
+        ["clients", ref words @ ..] => clients::run(words),
+        // The name that it had.
+        ["mcp-clients"] => clients::run(&["mcp"]),
         ["mutants"] => mutants::run(),
         ["road"] => road::run(),
         ["package"] => package::package(),

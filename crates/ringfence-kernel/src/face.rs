@@ -41,6 +41,8 @@ pub struct Definition {
     pub output: Option<Value>,
     /// What its calls can do.
     pub effect: Effect,
+    /// False where every call ends as `Unavailable` until the user changes the config.
+    pub is_available: bool,
 }
 
 /// What another program says about a tool of its own.
@@ -84,7 +86,15 @@ impl<T: Tool> Face<T> {
         let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
         let effect = Effect { verbs: T::VERBS, same_again: T::SAME_AGAIN };
         Self {
-            definition: Definition { dialect, name: Cow::Owned(name), description, parameters, output, effect },
+            definition: Definition {
+                dialect,
+                name: Cow::Owned(name),
+                description,
+                parameters,
+                output,
+                effect,
+                is_available: true,
+            },
             decode: decode_into::<Map<String, Value>, T>,
             render: Render::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
         }
@@ -119,6 +129,13 @@ impl<T: Tool> Face<T> {
 }
 
 impl<T: Tool> Face<T> {
+    /// The same face of a tool that has no backend in this config. It can be called, and says what to set.
+    #[must_use]
+    pub fn unavailable(mut self) -> Self {
+        self.definition.is_available = false;
+        self
+    }
+
     pub(crate) fn name(&self) -> Cow<'static, str> {
         self.definition.name.clone()
     }
@@ -262,7 +279,15 @@ fn define<A: JsonSchema, T: Tool>(dialect: Dialect, name: &'static str, output: 
         _ => String::new(),
     };
     let effect = Effect { verbs: T::VERBS, same_again: T::SAME_AGAIN };
-    Definition { dialect, name: Cow::Borrowed(name), description, parameters: Value::from(schema), output, effect }
+    Definition {
+        dialect,
+        name: Cow::Borrowed(name),
+        description,
+        parameters: Value::from(schema),
+        output,
+        effect,
+        is_available: true,
+    }
 }
 
 fn output_schema<V: JsonSchema>() -> Value {

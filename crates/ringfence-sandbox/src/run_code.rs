@@ -44,32 +44,25 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
     registry.register(tool, [Face::standard::<StandardArgs, StandardReply>("run_code")])
 }
 
-/// Runs Python or bash code in a jail. The code sees the workspace as its working directory, the system's programs, and
-/// nothing else: no other files, and no network but the hosts that `network` lists. If it ends by itself, with whatever exit code,
-/// each file that it changed is judged like a change by any other tool. What is kept is one change for `undo`; an error names what
-/// was not kept. Standard input is empty. Everything outside `/workspace` and
-/// `/tmp` is read-only, and `/tmp` is empty again in the next run.
+/// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
+/// except the hosts that `network` lists. If it ends by itself, each changed file is judged like a change by any other tool:
+/// what is kept is one change for `undo`, and an error names what was not kept. Only `/workspace` and `/tmp` are writable;
+/// `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardArgs {
-    /// Which interpreter runs it.
     language: Language,
-    /// The program text.
     code: String,
-    /// Command-line arguments.
     #[serde(default)]
     args: Vec<String>,
-    /// Environment variables.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Seconds that it may run.
+    /// Seconds it may run.
     timeout: Option<f64>,
-    /// Hosts that it needs to reach, such as `pypi.org` (port 443) or `pypi.org:80`. Without them there is no network. They are
-    /// reached by HTTP and HTTPS through the proxy that `HTTP_PROXY` and `HTTPS_PROXY` name, which most programs use by
-    /// themselves.
+    /// Hosts to reach by HTTP or HTTPS, such as `pypi.org` or `pypi.org:80`.
     #[serde(default)]
     network: Vec<String>,
-    /// `auto` keeps changes as far as the policy allows, `review` asks a person first and keeps all or none, `discard` drops them.
+    /// `auto` keeps allowed changes, `review` asks a person and keeps all or none, `discard` drops them.
     #[serde(default)]
     mode: Mode,
 }

@@ -21,12 +21,12 @@ const CHARSET_WITHIN: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
-    /// As it came; base64 where it is no text.
+    // As it came; base64 where it is not text.
     #[default]
     Raw,
-    /// A page without its markup.
+    // A page without its markup.
     Text,
-    /// A page with its headings, lists, links, code and tables.
+    // A page with its headings, lists, links, code and tables.
     Markdown,
 }
 

@@ -32,7 +32,7 @@ use crate::mcp::ServeError;
 use crate::mcp::clients::{Places, find};
 use crate::mcp::install::InstallError;
 use crate::prompt::{first_sentence, prompt};
-use crate::serving::{install, mcp, serve, token};
+use crate::serving::{install, mcp, result_form, serve, token};
 use crate::sessions_text::sessions;
 use crate::signals::Signals;
 use crate::tokens::TokenError;
@@ -159,7 +159,9 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
             drop(waiting);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        Command::Mcp { command: None, wait } => tell(mcp(settings, environment, Duration::from_secs(wait))?),
+        Command::Mcp { command: None, wait, structured } => {
+            tell(mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
+        }
         Command::Mcp { command: Some(command), .. } => tell(install(&settings, environment, command)?),
         Command::Serve(options) => tell(serve(settings, flags, environment, options)?),
         Command::Token { command } => tell(token(&settings, environment, command)?),

@@ -104,6 +104,9 @@ pub(crate) enum Command {
         /// after a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 25)]
         wait: u64,
+        /// Send results as JSON with structured content and output schemas, for programs. Models get plain text.
+        #[arg(long)]
+        structured: bool,
     },
     /// Serve the tools to agents over HTTP, for those who show a token.
     Serve(ServeOptions),

@@ -16,7 +16,7 @@ use crate::config::{Environment, Flags, Settings};
 use crate::in_charge::Done;
 use crate::mcp::clients::{Client, Places};
 use crate::mcp::install::{Setting, plan};
-use crate::mcp::{Front, Listening};
+use crate::mcp::{Front, Listening, ResultForm};
 use crate::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::signals::Signals;
 use crate::terminal::{Terminal, is_watched};
@@ -45,6 +45,9 @@ pub(crate) struct ServeOptions {
     /// How many requests a second each token may make.
     #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
     rate: u32,
+    /// Send results as JSON with structured content and output schemas, for programs. Models get plain text.
+    #[arg(long)]
+    structured: bool,
     /// Print the link to the page also where standard error is no terminal. Whoever reads it is you.
     #[arg(long)]
     print_link: bool,
@@ -87,8 +90,13 @@ pub(crate) enum TokenCommand {
 }
 
 /// Serves until the client closes its side, or a signal comes.
-pub(crate) fn mcp(settings: Settings, environment: &Environment, wait: Duration) -> Result<Done, Failure> {
-    let (front, wired) = front(settings, environment, wait, None)?;
+pub(crate) fn mcp(
+    settings: Settings,
+    environment: &Environment,
+    wait: Duration,
+    form: ResultForm,
+) -> Result<Done, Failure> {
+    let (front, wired) = front(settings, environment, Front::new(wait).with_form(form), None)?;
     serving(async |stop| front.serve_stdio(&wired, stop).await)?;
     Ok(Done::Print(String::new()))
 }
@@ -116,14 +124,15 @@ pub(crate) fn serve(
     environment: &Environment,
     options: ServeOptions,
 ) -> Result<Done, Failure> {
-    let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, print_link } = options;
+    let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, structured, print_link } = options;
     let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
     let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
     let api = Before::new(ingredients);
     let proxies = TrustedProxies(trusted_proxy.into());
     let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
     let listening = Listening { address, source, tokens: tokens.clone() };
-    let (front, wired) = front(settings, environment, wait, Some(api.tap()))?;
+    let front_end = Front::new(wait).with_form(result_form(structured));
+    let (front, wired) = front(settings, environment, front_end, Some(api.tap()))?;
     let listens = |address| {
         complain(&format!("serving http://{address}/mcp"));
         if let Some(warning) = plain_http(address, public_url.as_ref()) {
@@ -220,14 +229,18 @@ fn scope(name: &str) -> Result<Named, String> {
     Scope::named(name).map(Named).ok_or_else(|| format!("it is one of {}", names()))
 }
 
+/// The form of results that a flag asks for.
+pub(crate) fn result_form(structured: bool) -> ResultForm {
+    if structured { ResultForm::Structured } else { ResultForm::Plain }
+}
+
 fn front(
     settings: Settings,
     environment: &Environment,
-    wait: Duration,
+    front: Front,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<(Front, Wired), Failure> {
     bound_memory();
-    let front = Front::new(wait);
     let approver = by_setting(&settings, || front.approver());
     let wired = wire_mcp(settings, environment, approver, front.roots(), tap)?;
     warn_of(&wired);

@@ -150,7 +150,7 @@ impl Operation {
     /// Starts the program, and does everything that comes before the call that is tried.
     pub(super) fn open(&self, site: &Site, clock: Option<&Path>) -> io::Result<Opened> {
         let mut command = match self.front {
-            Front::Mcp => site.ringfence(&["mcp"]),
+            Front::Mcp => site.ringfence(&["mcp", "--structured"]),
             Front::Acp => site.ringfence(&["acp", "--script", "script.jsonl"]),
             Front::Control => {
                 let mut command = site.command("sh");
@@ -217,7 +217,7 @@ pub(super) fn claim(answer: &Value) -> Claim {
     }
     if result["isError"] != true {
         // A program ran, and what it changed was not kept.
-        let is_dropped = result["structuredContent"]["committed"] == false;
+        let is_dropped = result["structuredContent"]["value"]["committed"] == false;
         return if is_dropped { Claim::NotMade } else { Claim::Made };
     }
     let reply: Value =

@@ -40,14 +40,13 @@ struct AppendFile {
     fence: Fence,
 }
 
-/// Add text to the end of a file of the workspace; the file is created if it does not exist. Exactly `content` is
-/// added: begin it with a newline if the file does not end in one.
+/// Append text to a file; the file is created if it is missing. `content` is added as it is: begin it with a newline if
+/// the file does not end in one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardArgs {
     /// Path inside the workspace, such as `notes/log.md`.
     path: String,
-    /// What to add.
     content: String,
 }
 

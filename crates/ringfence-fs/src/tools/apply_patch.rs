@@ -35,7 +35,11 @@ use crate::repository::Repositories;
 use crate::slot::{Meant, Parents, STATE_ALIAS, Slot};
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Value>("apply_patch");
+    let has_state = fence.mounts().iter().any(|mount| &*mount.alias == STATE_ALIAS);
+    let standard = match has_state {
+        true => Face::standard::<StandardArgs, Value>("apply_patch"),
+        false => Face::standard::<DiffArgs, Value>("apply_patch"),
+    };
     let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.apply_patch");
     registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent])
 }
@@ -56,6 +60,20 @@ struct StandardArgs {
     /// The diff as text, or the update of a front matter.
     patch: StandardPatch,
     /// Change the file only if it has this SHA-256 now, as `read_file` returned it. For one file only.
+    if_match_sha256: Option<String>,
+}
+
+/// Change files by a unified diff, such as `git diff` prints. Several files are changed all or none.
+// The same where there is no run, and so no front matter to update: its schema is most of the other one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DiffArgs {
+    /// Not needed: a diff names its files itself.
+    path: Option<String>,
+    /// The diff.
+    #[schemars(with = "String")]
+    patch: StandardPatch,
+    /// Only if the file has this SHA-256 now. For one file only.
     if_match_sha256: Option<String>,
 }
 
@@ -179,6 +197,15 @@ impl TryFrom<StandardArgs> for Args {
                 Ok(Self::Diff { path, files, if_match: digest(if_match_sha256)? })
             }
         }
+    }
+}
+
+impl TryFrom<DiffArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: DiffArgs) -> Result<Self, ToolError> {
+        let DiffArgs { path, patch, if_match_sha256 } = args;
+        StandardArgs { path, patch, if_match_sha256 }.try_into()
     }
 }
 

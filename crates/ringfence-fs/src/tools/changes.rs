@@ -33,11 +33,11 @@ struct ListChanges {
     fence: Fence,
 }
 
-/// List the changes that were made in this workspace, the newest first, with what `undo` needs to take them back.
+/// List the changes made in this workspace, newest first, with the ids that `undo` takes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListArgs {
-    /// Only those of this session.
+    /// Only changes of this session.
     session: Option<String>,
 }
 
@@ -140,7 +140,6 @@ struct ShowChange {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowArgs {
-    /// The id of the change.
     change: String,
 }
 

@@ -29,9 +29,7 @@ struct CopyFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The file to copy.
     from: String,
-    /// The path of the copy.
     to: String,
     /// Replace a file that is at `to`.
     #[serde(default)]

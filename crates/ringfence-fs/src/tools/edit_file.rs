@@ -50,7 +50,7 @@ struct StandardArgs {
     replace_all: Option<bool>,
     /// Several replacements, in order, instead of `oldText` and `newText`.
     edits: Option<Vec<StandardEdit>>,
-    /// Edit only if the file has this SHA-256 now, as `read_file` returned it.
+    /// Edit only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 

@@ -23,8 +23,8 @@ struct FindFiles {
     fence: Fence,
 }
 
-/// Find files and directories of the workspace by a glob pattern. `*` matches within a name, `**` across
-/// directories; a pattern without `/` matches names at any depth. What is in `.git` is left out.
+/// Find files and directories by a glob pattern. `*` matches within a name, `**` across directories; a pattern without `/`
+/// matches names at any depth. `.git` is left out.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
@@ -32,7 +32,6 @@ struct StandardArgs {
     path: String,
     /// Such as `*.rs`, `src/**/mod.rs` or `{a,b}/*.md`, relative to `path`.
     glob: String,
-    /// Stop after so many.
     #[schemars(range(min = 1))]
     max_results: Option<u64>,
 }

@@ -40,9 +40,7 @@ struct MoveFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// What to move.
     from: String,
-    /// Its new path.
     to: String,
     /// Replace a file that is at `to`.
     #[serde(default)]

@@ -32,21 +32,19 @@ struct ReadFile {
     fence: Fence,
 }
 
-/// Read a file of the workspace. Without `startLine` and `endLine` the whole file is returned, or its first part
-/// with `truncated: true` if it is too large; then read the rest by lines. Use `encoding: "base64"` for files that
-/// are not text. Keep `sha256` to prove later that you edit what you read.
+/// Read a file. Without `startLine` and `endLine` the whole file is returned, or its first part if it is too large; then
+/// read the rest by lines. Use `encoding: "base64"` for files that are not text.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
     /// Path inside the workspace, such as `src/main.rs`.
     path: String,
-    /// How the contents are returned.
     #[serde(default)]
     encoding: Encoding,
-    /// First line to read, counted from 1.
+    /// First line, counted from 1.
     #[schemars(range(min = 1))]
     start_line: Option<u64>,
-    /// Last line to read, included.
+    /// Last line, included.
     #[schemars(range(min = 1))]
     end_line: Option<u64>,
 }

@@ -33,34 +33,30 @@ struct SearchFiles {
     fence: Fence,
 }
 
-/// Search the contents of a file, or of all files below a directory of the workspace. Matches come in the order of
-/// paths and lines. Hidden files, and what `.gitignore` leaves out, are skipped unless `includeIgnored` is true; binary
-/// files, and those that may hold secrets, are always skipped. A very long line is shown around its match.
+/// Search the contents of a file, or of all files below a directory. Hidden and ignored files are skipped unless
+/// `includeIgnored` is true; binary files and files that may hold secrets always are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
     /// A file or a directory; `.` is the workspace itself.
     path: String,
-    /// What to look for: plain text, or a regular expression if `regex` is true.
+    /// Plain text, or a regular expression if `regex` is true.
     pattern: String,
-    /// Take `pattern` as a regular expression.
     #[serde(default)]
     regex: bool,
-    /// Upper and lower case are the same.
     #[serde(default)]
     ignore_case: bool,
-    /// Search only files whose path matches, such as `*.rs` or `src/**/*.py`.
+    /// Only files whose path matches, such as `*.rs` or `src/**/*.py`.
     glob: Option<String>,
-    /// Lines to show before each match; 1 if left out.
+    /// Lines before each match; 1 if left out.
     #[schemars(range(max = 20))]
     before: Option<u64>,
-    /// Lines to show after each match; 1 if left out.
+    /// Lines after each match; 1 if left out.
     #[schemars(range(max = 20))]
     after: Option<u64>,
-    /// Stop after so many matching lines; 50 if left out.
+    /// 50 if left out.
     #[schemars(range(min = 1))]
     max_matches: Option<u64>,
-    /// Search hidden and ignored files too.
     #[serde(default)]
     include_ignored: bool,
 }

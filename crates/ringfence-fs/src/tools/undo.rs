@@ -40,26 +40,27 @@ struct Redo(Undo);
 const VERBS: [Verb; 7] =
     [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Lose];
 
-/// Take back changes of the workspace: the last one of this session, or those that are named. Everything goes back to
-/// what it was, or, where something was changed since, nothing does.
+/// Undo changes of the workspace: the last one of this session, or those that are named. All or none: nothing is undone
+/// where something was changed since.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct UndoArgs {
-    /// The id of one change, as the call that made it returned it.
+    /// The id of one change.
     change: Option<String>,
-    /// Every change of this session, on every mount.
+    /// Every change of this session.
     session: Option<String>,
-    /// Every change since this time, such as `2026-01-31T12:00:00Z`.
+    /// Every change since this time (RFC 3339).
     since: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     dry_run: bool,
-    /// Take back also what was changed since; what is there now is kept, unless it is too large. For persons.
+    // Undo also what was changed since. Only a person may: agents are not told of it.
     #[serde(default)]
+    #[schemars(skip)]
     force: bool,
 }
 
-/// Bring back what the last `undo` took back, or the one that is named.
+/// Apply again what the last `undo` reverted, or the one that is named.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RedoArgs {

@@ -34,15 +34,13 @@ struct WriteFile {
 struct StandardArgs {
     /// Path inside the workspace, such as `src/main.rs`.
     path: String,
-    /// The new contents of the file.
     content: String,
-    /// How `content` is given.
     #[serde(default)]
     encoding: Encoding,
     /// Create the directories above the file if they are missing.
     #[serde(default)]
     create_dirs: bool,
-    /// Write only if the file has this SHA-256 now, as `read_file` returned it.
+    /// Write only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 

@@ -7,11 +7,6 @@ use rmcp::RoleServer;
 use rmcp::model::{ErrorData, ProtocolVersion};
 use rmcp::service::RequestContext;
 
-use super::tools::Form;
-
-/// Clients that hand structured content to their model and leave the text out.
-const TAKE_STRUCTURED: [&str; 3] = ["claude-code", "codex-mcp-client", "opencode"];
-
 /// How the two sides of a connection find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Era {
@@ -25,7 +20,8 @@ pub(super) enum Era {
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) era: Era,
-    pub(super) form: Form,
+    /// Its revision has structured content.
+    pub(super) has_structured: bool,
     /// It can show its user a form.
     pub(super) shows_forms: bool,
     /// Somebody may be asked about this request at all.
@@ -51,11 +47,10 @@ impl Client {
             return Err(ErrorData::invalid_request(message, None));
         };
         let era = if version.has_initialize() { Era::Handshake } else { Era::Stateless };
-        let name = context.client_info().map(|client| client.name).unwrap_or_default();
         let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
         // Who names neither way means the older one.
         let shows_forms = elicitation.is_some_and(|ways| ways.form.is_some() || ways.url.is_none());
-        Ok(Self { era, form: form_for(&version, &name), shows_forms, is_asked: true })
+        Ok(Self { era, has_structured: has_structured(&version), shows_forms, is_asked: true })
     }
 
     /// Who is asked, where an answer must be at least so sure. What a client says is never a person's word.
@@ -72,11 +67,8 @@ impl Client {
 }
 
 /// Versions are dates, so they compare as texts.
-fn form_for(version: &ProtocolVersion, client: &str) -> Form {
-    if version.as_str() < ProtocolVersion::V_2025_06_18.as_str() {
-        return Form::Text;
-    }
-    if TAKE_STRUCTURED.contains(&client) { Form::Structured } else { Form::Both }
+fn has_structured(version: &ProtocolVersion) -> bool {
+    version.as_str() >= ProtocolVersion::V_2025_06_18.as_str()
 }
 
 #[cfg(test)]
@@ -84,21 +76,19 @@ mod tests {
     use ringfence_kernel::Assurance;
     use rmcp::model::ProtocolVersion;
 
-    use super::{Client, Era, Road, form_for};
-    use crate::mcp::tools::Form;
+    use super::{Client, Era, Road, has_structured};
 
     #[test]
-    fn what_a_client_takes_follows_from_its_version_and_its_name() {
+    fn structured_content_came_with_a_revision() {
         let cases = [
-            (ProtocolVersion::V_2024_11_05, "claude-code", Form::Text),
-            (ProtocolVersion::V_2025_03_26, "zed", Form::Text),
-            (ProtocolVersion::V_2025_06_18, "zed", Form::Both),
-            (ProtocolVersion::V_2025_11_25, "claude-code", Form::Structured),
-            (ProtocolVersion::V_2026_07_28, "codex-mcp-client", Form::Structured),
-            (ProtocolVersion::V_2026_07_28, "", Form::Both),
+            (ProtocolVersion::V_2024_11_05, false),
+            (ProtocolVersion::V_2025_03_26, false),
+            (ProtocolVersion::V_2025_06_18, true),
+            (ProtocolVersion::V_2025_11_25, true),
+            (ProtocolVersion::V_2026_07_28, true),
         ];
-        for (version, name, form) in cases {
-            assert_eq!(form_for(&version, name), form, "{version:?} {name}");
+        for (version, expected) in cases {
+            assert_eq!(has_structured(&version), expected, "{version:?}");
         }
     }
 
@@ -106,7 +96,7 @@ mod tests {
     fn a_client_is_never_asked_for_the_word_of_a_person() {
         for era in [Era::Handshake, Era::Stateless] {
             for shows_forms in [true, false] {
-                let client = Client { era, form: Form::Both, shows_forms, is_asked: true };
+                let client = Client { era, has_structured: true, shows_forms, is_asked: true };
                 assert_eq!(client.road(Assurance::Person), Road::Person);
                 let asked = client.road(Assurance::Relayed);
                 assert_eq!(asked == Road::Person, !shows_forms, "{era:?}");

@@ -27,13 +27,15 @@ const LEFT_OUT: &str = "\n[… left out: the reply would be too long …]\n";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copies {
     /// As it is.
-    pub(super) plain: usize,
+    plain: usize,
     /// As a text that is its JSON.
-    pub(super) quoted: usize,
+    quoted: usize,
 }
 
 impl Copies {
+    pub(super) const PLAIN: Self = Self { plain: 1, quoted: 0 };
     pub(super) const QUOTED: Self = Self { plain: 0, quoted: 1 };
+    pub(super) const PLAIN_AND_QUOTED: Self = Self { plain: 1, quoted: 1 };
 
     /// The bytes that all copies of some JSON have in a message.
     fn of(self, json: &str) -> usize {
@@ -94,7 +96,7 @@ pub(super) fn json(json: &str, copies: Copies, most: usize, dialect: Dialect) ->
 
 /// As much of a text as fits into a message of `most` bytes.
 pub(super) fn text(text: &str, most: usize) -> Cow<'_, str> {
-    let end = end(text, room(most), |c| Copies { plain: 1, quoted: 0 }.of_char(c));
+    let end = end(text, room(most), |c| Copies::PLAIN.of_char(c));
     if end == text.len() { Cow::Borrowed(text) } else { Cow::Owned(text[..end].to_owned()) }
 }
 
@@ -243,7 +245,7 @@ mod tests {
     use super::{Copies, json as fit, text};
 
     const MOST: usize = 64 << 10;
-    const WAYS: [Copies; 3] = [Copies { plain: 1, quoted: 0 }, Copies::QUOTED, Copies { plain: 1, quoted: 1 }];
+    const WAYS: [Copies; 3] = [Copies::PLAIN, Copies::QUOTED, Copies::PLAIN_AND_QUOTED];
 
     fn sent(json: &str, copies: Copies) -> usize {
         let quoted = serde_json::to_string(json).unwrap();

@@ -10,8 +10,7 @@ use std::io;
 
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage,
-    JsonRpcResponse, RequestId, ServerResult,
+    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
 };
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -244,7 +243,7 @@ impl Output {
     /// Puts a message in the queue at once, and returns when it is written.
     fn put(&self, message: TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (written, is_written) = oneshot::channel();
-        let put = line_of(message).and_then(|line| {
+        let put = line_of(&message).and_then(|line| {
             let queue = self.queue.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
             queue.send((line, written)).map_err(|_| io::ErrorKind::BrokenPipe.into())
         });
@@ -271,23 +270,8 @@ impl Output {
 }
 
 /// A message as it leaves.
-fn line_of(mut message: TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
-    let structured = match &mut message {
-        JsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::CallToolResult(result), .. }) => {
-            result.structured_content.take_if(|value| value.is_string())
-        }
-        _ => None,
-    };
-    let mut line = serde_json::to_vec(&message)?;
-    if let Some(Value::String(json)) = structured {
-        // The result is the last field of a response, and has others.
-        const ENDS: &[u8] = b"}}";
-        let length = line.strip_suffix(ENDS).ok_or(io::ErrorKind::InvalidData)?.len();
-        line.truncate(length);
-        line.extend_from_slice(b",\"structuredContent\":");
-        line.extend_from_slice(json.as_bytes());
-        line.extend_from_slice(ENDS);
-    }
+fn line_of(message: &TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -320,12 +304,11 @@ async fn write_all(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::Unbo
 mod tests {
     use std::time::Duration;
 
-    use rmcp::model::{CallToolResult, ContentBlock, JsonRpcMessage, NumberOrString, ServerResult};
+    use rmcp::model::{JsonRpcMessage, NumberOrString, ServerResult};
     use rmcp::transport::Transport as _;
-    use serde_json::{Value, json};
     use tokio_util::sync::CancellationToken;
 
-    use super::{Line, Lines, Wire, line_of};
+    use super::{Line, Lines, Wire};
     use crate::mcp::in_flight::InFlight;
 
     #[tokio::test]
@@ -340,24 +323,6 @@ mod tests {
         let ended = tokio::time::timeout(Duration::from_secs(20), wire.receive()).await;
         assert!(matches!(ended, Ok(None)), "it waits for more");
         assert!(gone.is_cancelled());
-    }
-
-    #[test]
-    fn structured_content_leaves_as_what_its_json_says() {
-        for is_error in [None, Some(false)] {
-            let mut result = CallToolResult::success(vec![ContentBlock::text("}}")]);
-            result.is_error = is_error;
-            let mut plain = result.clone();
-            plain.structured_content = Some(json!({"a": ["}}", 1]}));
-            result.structured_content = Some(json!(r#"{"a":["}}",1]}"#));
-            let read = |result| {
-                let result = ServerResult::CallToolResult(result);
-                let line = line_of(JsonRpcMessage::response(result, NumberOrString::Number(7))).unwrap();
-                assert!(line.ends_with(b"}\n"), "{}", String::from_utf8_lossy(&line));
-                serde_json::from_slice::<Value>(&line).unwrap()
-            };
-            assert_eq!(read(result), read(plain));
-        }
     }
 
     async fn lines(input: &[u8], longest: usize) -> Vec<Line> {

@@ -19,10 +19,12 @@ mod guarded;
 mod http;
 mod in_flight;
 pub(crate) mod install;
+mod instructions;
 mod jsonc;
 pub(crate) mod keys;
 mod lines;
 mod news;
+mod plain;
 mod put_off;
 mod resources;
 pub mod roots;
@@ -51,6 +53,7 @@ pub(crate) use self::resources::unescaped;
 use self::roots::Roots;
 use self::server::Server;
 use self::talk::{Source, Talk};
+pub(crate) use self::tools::ResultForm;
 use crate::wire::Wired;
 
 /// What a message has beside its arguments.
@@ -80,11 +83,18 @@ pub struct Front {
     /// How long a call waits for a person before its client is told to come again.
     patience: Duration,
     roots: Roots,
+    form: ResultForm,
 }
 
 impl Front {
     pub fn new(patience: Duration) -> Self {
-        Self { callers: Callers::default(), patience, roots: Roots::default() }
+        Self { callers: Callers::default(), patience, roots: Roots::default(), form: ResultForm::default() }
+    }
+
+    /// Sends results in another form than plain text.
+    #[must_use]
+    pub(crate) fn with_form(self, form: ResultForm) -> Self {
+        Self { form, ..self }
     }
 
     /// An approver that asks whoever made the call, as far as their client's word goes.

@@ -34,12 +34,14 @@ use super::callers::{Caller, Entered};
 use super::client::{Client, Era, Road};
 use super::fit;
 use super::guarded::guarded;
+use super::instructions::instructions;
 use super::news::Teller;
+use super::plain;
 use super::put_off::Waiting;
 use super::resources::{self, As};
 use super::roots::Open;
 use super::talk::{Known, Source, Talk};
-use super::tools::{Sending, result, tool};
+use super::tools::{ResultForm, ResultSettings, result, tool};
 
 /// The name of our question among those that a result can have.
 const QUESTION: &str = "approval";
@@ -223,7 +225,7 @@ impl Server {
             let questions = BTreeMap::from([(QUESTION.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = result(reply, self.sending(trip));
+        let mut said = result(reply, self.result_settings(trip));
         let advice = format!("{}; then make the same call again", how_to_answer(&id));
         said.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
@@ -249,19 +251,27 @@ impl Server {
                     }
                     _ => LoggingLevel::Info,
                 };
-                let text = fit::text(&reply.text, trip.talk.most());
+                let sentence = plain::sentence(&reply.text);
+                let text = fit::text(&sentence, trip.talk.most());
                 trip.teller.log(level, &format!("{name}: {text}")).await;
             }
         }
-        Ok(result(&reply, self.sending(trip)).into())
+        Ok(result(&reply, self.result_settings(trip)).into())
     }
 
-    fn sending(&self, trip: &Trip<'_>) -> Sending {
-        Sending {
+    fn result_settings<'a>(&self, trip: &'a Trip<'_>) -> ResultSettings<'a> {
+        ResultSettings {
+            tool: &trip.call.name,
             dialect: trip.talk.session.dialect,
-            form: trip.client.form,
-            handed: self.source.handed(),
+            form: self.form_for(trip.client),
             most: trip.talk.most(),
+        }
+    }
+
+    fn form_for(&self, client: &Client) -> ResultForm {
+        match self.served.front.form {
+            ResultForm::Structured if !client.has_structured => ResultForm::Json,
+            form => form,
         }
     }
 }
@@ -282,9 +292,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let client = Client::of(&context)?;
-        Ok(ListToolsResult::with_all_items(
-            self.source.model().catalog.list().map(|each| tool(each, client.form)).collect(),
-        ))
+        let form = self.form_for(&client);
+        let available = self.source.model().catalog.list().filter(|definition| definition.is_available);
+        Ok(ListToolsResult::with_all_items(available.map(|definition| tool(definition, form)).collect()))
     }
 
     async fn initialize(
@@ -389,6 +399,7 @@ impl ServerHandler for Server {
             false => capabilities.build(),
         });
         info.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        info.instructions = Some(instructions(self.source.model(), &self.served.mounts));
         info.server_info = Implementation::new("ringfence", env!("CARGO_PKG_VERSION")).with_title("Ringfence");
         info
     }

@@ -13,7 +13,6 @@ use tokio::sync::{Mutex as Line, MutexGuard};
 
 use super::client::Era;
 use super::put_off::PutOff;
-use super::tools::Handed;
 use crate::pasts::Pasts;
 use crate::tokens::Owner;
 use crate::wire::Wired;
@@ -174,14 +173,6 @@ impl Source {
         match self {
             Self::Given(_) => true,
             Self::Door(_) => Visitor::of(context).is_some_and(|visitor| visitor.may_relay),
-        }
-    }
-
-    /// How results are handed on: a client that is given has our own wire, the others have the SDK's.
-    pub(super) fn handed(&self) -> Handed {
-        match self {
-            Self::Given(_) => Handed::Json,
-            Self::Door(_) => Handed::Value,
         }
     }
 

@@ -2,51 +2,69 @@
 //!
 //! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
 //! plan with another verb is refused by the kernel.
+//!
+//! Not here: the plain text of a reply (`plain.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use ringfence_kernel::{Definition, Dialect, Reply};
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
+use serde_json::{Map, Value, json};
 
 use super::fit::{self, Copies};
+use super::plain;
 
-/// In what form a reply carries its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// As text. Older clients know nothing else.
-    Text,
-    /// As structured content, and as text for those who show their model only that.
-    Both,
-    /// As structured content, and a line of text that says so.
+/// Tools of the `standard` dialect that most tasks begin with. The other dialects have no more than these.
+const CORE_TOOLS: [&str; 7] =
+    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
+
+/// How results are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ResultForm {
+    /// As text for a model: the one form that every client shows to its model whole.
+    #[default]
+    Plain,
+    /// As the dialect's JSON, in text.
+    Json,
+    /// As the dialect's JSON, in text and as structured content that the output schema describes. For programs.
     Structured,
 }
 
-/// How structured content is handed to whoever writes the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Handed {
-    /// As a value, as the SDK has it.
-    Value,
-    /// As a string that is the value's JSON, for our own wire. Reading a long listing into a value and writing it again takes
-    /// as long as making it.
-    Json,
+/// What the protocol calls a tool.
+pub(super) fn tool(definition: &Definition, form: ResultForm) -> Tool {
+    let prepare = match definition.dialect {
+        Dialect::Standard => compact_schema,
+        // Their schemas are those of the systems that they come from.
+        Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
+    };
+    let parameters = schema_object(&definition.parameters, prepare);
+    let mut tool = Tool::new(name(definition), definition.description.clone(), parameters);
+    if let Some(output) = definition.output.as_ref().filter(|_| form == ResultForm::Structured) {
+        tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
+    }
+    tool = tool.with_title(title(&definition.name)).with_annotations(annotations(definition));
+    if definition.dialect != Dialect::Standard || CORE_TOOLS.contains(&&*definition.name) {
+        // Claude Code keeps the schemas of other tools back until its model searches for them.
+        tool.meta = Some(meta("anthropic/alwaysLoad", Value::Bool(true)));
+    }
+    tool
 }
 
-/// What the protocol calls a tool.
-pub(super) fn tool(definition: &Definition, form: Form) -> Tool {
-    let mut tool = Tool::new(name(definition), definition.description.clone(), object(&definition.parameters));
-    if let Some(output) = definition.output.as_ref().filter(|_| form != Form::Text) {
-        tool = tool.with_raw_output_schema(object(output));
-    }
-    tool.with_annotations(annotations(definition))
+fn meta(name: &str, value: Value) -> MetaObject {
+    MetaObject(Map::from_iter([(name.to_owned(), value)]))
 }
 
 /// Models' APIs allow no dot in a name; a hyphen stands for it there, and is understood.
 fn name(definition: &Definition) -> String {
     definition.name.replace('.', "-")
+}
+
+/// A name for people: `read_file` is "Read file".
+fn title(name: &str) -> String {
+    let words = name.split(['_', '.']).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut letters = words.chars();
+    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
 fn annotations(definition: &Definition) -> ToolAnnotations {
@@ -60,10 +78,63 @@ fn annotations(definition: &Definition) -> ToolAnnotations {
     }
 }
 
-fn object(schema: &Value) -> Arc<JsonObject> {
+fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
     let mut schema = schema.clone();
-    drop_widths(&mut schema);
+    prepare(&mut schema);
     Arc::new(schema.as_object().cloned().unwrap_or_default())
+}
+
+/// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false
+/// or empty, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
+fn compact_schema(schema: &mut Value) {
+    drop_widths(schema);
+    drop_silent_keywords(schema);
+}
+
+fn drop_silent_keywords(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::Array(kinds)) = fields.get("type")
+                && let [kind, other] = kinds.as_slice()
+                && other == "null"
+            {
+                let kind = kind.clone();
+                fields.insert("type".to_owned(), kind);
+            }
+            let is_empty = |value: &Value| *value == json!(false) || *value == json!([]) || *value == json!({});
+            if fields.contains_key("type") && fields.get("default").is_some_and(is_empty) {
+                fields.remove("default");
+            }
+            if fields.contains_key("type") && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
+                fields.remove("additionalProperties");
+            }
+            fields.values_mut().for_each(drop_silent_keywords);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_silent_keywords),
+        _ => {}
+    }
+}
+
+/// The schema of a whole reply: a success with its value, or an error.
+fn envelope_schema(value: &Value, dialect: Dialect) -> Value {
+    let success = match dialect {
+        Dialect::Crewagent => {
+            let mut flat = value.clone();
+            flat["properties"]["ok"] = json!({"const": true});
+            flat
+        }
+        Dialect::Standard | Dialect::Miniclaw => json!({
+            "properties": {"ok": {"const": true}, "value": value, "modified": {"type": "boolean"}},
+            "required": ["ok", "value"],
+        }),
+    };
+    let body = json!({
+        "type": "object",
+        "properties": {"code": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
+        "required": ["code", "message"],
+    });
+    let failure = json!({"properties": {"ok": {"const": false}, "error": body}, "required": ["ok", "error"]});
+    json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "anyOf": [success, failure]})
 }
 
 /// Takes out how many bits a number has, such as `"format": "uint64"`: no standard has such formats, and clients that
@@ -89,120 +160,47 @@ fn drop_widths(schema: &mut Value) {
 
 /// How results go to a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sending {
+pub(super) struct ResultSettings<'a> {
+    pub(super) tool: &'a str,
     pub(super) dialect: Dialect,
-    pub(super) form: Form,
-    pub(super) handed: Handed,
+    pub(super) form: ResultForm,
     /// Bytes that one may have, with all that it says.
     pub(super) most: usize,
 }
 
-/// What a call comes to.
-pub(super) fn result(reply: &Reply, sending: Sending) -> CallToolResult {
-    let Sending { dialect, form, handed, .. } = sending;
-    if reply.error.is_some() {
-        return CallToolResult::error(as_text(reply, sending));
-    }
-    let said = match form {
-        Form::Text => None,
-        Form::Both => Said::of(&reply.text, dialect).map(|said| said.fitted(Copies { plain: 1, quoted: 1 }, sending)),
-        Form::Structured => {
-            Said::of(&reply.text, dialect).map(|said| said.fitted(Copies { plain: 1, quoted: 0 }, sending))
+/// What a call comes to. The code of an error is for programs: it stands where no client shows it to its model.
+pub(super) fn result(reply: &Reply, settings: ResultSettings<'_>) -> CallToolResult {
+    let ResultSettings { tool, dialect, form, most } = settings;
+    let (texts, structured) = match (dialect, form) {
+        (Dialect::Miniclaw, _) => (cut_text(&reply.text, most), None),
+        (Dialect::Standard, ResultForm::Plain) => (plain::render(tool, &reply.text, most), None),
+        (Dialect::Standard | Dialect::Crewagent, ResultForm::Structured) => {
+            let text = fit::json(&reply.text, Copies::PLAIN_AND_QUOTED, most, dialect).into_owned();
+            let value = serde_json::from_str(&text).ok();
+            (vec![text], value)
+        }
+        (Dialect::Standard | Dialect::Crewagent, ResultForm::Plain | ResultForm::Json) => {
+            (vec![fit::json(&reply.text, Copies::QUOTED, most, dialect).into_owned()], None)
         }
     };
-    let Some((Said { text, modified }, value)) = said.and_then(|said| said.structured(handed)) else {
-        return CallToolResult::success(as_text(reply, sending));
+    let content = texts.into_iter().map(ContentBlock::text).collect();
+    let mut result = match reply.error {
+        None => CallToolResult::success(content),
+        Some(kind) => {
+            let mut error = CallToolResult::error(content);
+            error.meta = Some(meta("ringfence/code", kind.name().into()));
+            error
+        }
     };
-    let mut content = match form {
-        Form::Structured => vec![ContentBlock::text("The result is in structuredContent.")],
-        Form::Text | Form::Both => vec![ContentBlock::text(text)],
-    };
-    if modified {
-        content.push(ContentBlock::text("A person changed the arguments before this ran."));
-    }
-    let mut result = CallToolResult::success(content);
-    result.structured_content = Some(value);
+    result.structured_content = structured;
     result
 }
 
-/// A reply as it is.
-fn as_text(reply: &Reply, sending: Sending) -> Vec<ContentBlock> {
-    let most = sending.most;
-    match sending.dialect {
-        Dialect::Standard | Dialect::Crewagent => {
-            vec![ContentBlock::text(fit::json(&reply.text, Copies::QUOTED, most, sending.dialect))]
-        }
-        // It has no place for it but beside the text.
-        Dialect::Miniclaw => match fit::text(&reply.text, most) {
-            Cow::Borrowed(whole) => vec![ContentBlock::text(whole)],
-            Cow::Owned(start) => vec![ContentBlock::text(start), ContentBlock::text(fit::hint(most))],
-        },
-    }
-}
-
-/// What a success reply of a dialect with values has to say.
-struct Said {
-    /// The value, as JSON.
-    text: String,
-    /// A person changed the arguments.
-    modified: bool,
-}
-
-impl Said {
-    fn of(reply: &str, dialect: Dialect) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Envelope<'a> {
-            #[serde(borrow)]
-            value: &'a RawValue,
-            #[serde(default)]
-            modified: bool,
-        }
-        match dialect {
-            Dialect::Standard => {
-                let Envelope { value, modified } = serde_json::from_str(reply).ok()?;
-                Some(Self { text: value.get().to_owned(), modified })
-            }
-            Dialect::Crewagent => {
-                let mut fields: Map<String, Value> = serde_json::from_str(reply).ok()?;
-                fields.remove("ok");
-                // A file has a time of that name.
-                let modified = fields.get("modified") == Some(&Value::Bool(true));
-                if modified {
-                    fields.remove("modified");
-                }
-                Some(Self { text: Value::Object(fields).to_string(), modified })
-            }
-            Dialect::Miniclaw => None,
-        }
-    }
-
-    /// It, cut so that a message can have these copies of it.
-    fn fitted(mut self, copies: Copies, sending: Sending) -> Self {
-        if let Cow::Owned(shorter) = fit::json(&self.text, copies, sending.most, sending.dialect) {
-            self.text = shorter;
-        }
-        self
-    }
-
-    /// It, and its value for the other part of a result.
-    fn structured(self, handed: Handed) -> Option<(Self, Value)> {
-        // A message is one line.
-        if handed == Handed::Json && !self.modified && !self.text.contains(['\n', '\r']) {
-            let value = Value::String(self.text.clone());
-            return Some((self, value));
-        }
-        let mut value: Value = serde_json::from_str(&self.text).ok()?;
-        if self.modified
-            && let Some(fields) = value.as_object_mut()
-        {
-            // Many clients show their model this part alone.
-            fields.insert("argumentsModified".to_owned(), Value::Bool(true));
-        }
-        let value = match handed {
-            Handed::Value => value,
-            Handed::Json => Value::String(value.to_string()),
-        };
-        Some((self, value))
+/// A text, and beside it that it was cut, where it was.
+fn cut_text(text: &str, most: usize) -> Vec<String> {
+    match fit::text(text, most) {
+        Cow::Borrowed(whole) => vec![whole.to_owned()],
+        Cow::Owned(start) => vec![start, fit::hint(most)],
     }
 }
 
@@ -211,76 +209,92 @@ mod tests {
     use ringfence_kernel::{Dialect, ErrorKind, Reply};
     use serde_json::{Value, json};
 
-    use super::{Form, Handed, Sending, result};
+    use super::{ResultForm, ResultSettings, compact_schema, envelope_schema, result, title};
 
-    const MOST: usize = 1 << 20;
-
-    fn check(text: &str, dialect: Dialect, form: Form, expected: &Value) {
-        let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error: None, suspended: None };
-        for handed in [Handed::Value, Handed::Json] {
-            let mut result = result(&reply, Sending { dialect, form, handed, most: MOST });
-            if handed == Handed::Json {
-                let json = result.structured_content.as_ref().map(|value| value.as_str().unwrap());
-                result.structured_content = json.map(|json| serde_json::from_str(json).unwrap());
-            }
-            let mut said = serde_json::to_value(result).unwrap();
-            said.as_object_mut().unwrap().remove("resultType");
-            assert_eq!(&said, expected, "{text} {form:?} {handed:?}");
-        }
+    #[track_caller]
+    fn check(reply: &str, dialect: Dialect, form: ResultForm, expected: &Value) {
+        let error = reply.contains("\"ok\":false").then_some(ErrorKind::NotFound);
+        let reply = Reply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
+        let settings = ResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
+        let mut said = serde_json::to_value(result(&reply, settings)).unwrap();
+        said.as_object_mut().unwrap().remove("resultType");
+        assert_eq!(&said, expected, "{dialect:?} {form:?}");
     }
 
-    fn by_our_wire(form: Form) -> Sending {
-        Sending { dialect: Dialect::Standard, form, handed: Handed::Json, most: MOST }
-    }
-
-    fn text(text: &str) -> Value {
-        json!({"type": "text", "text": text})
+    fn texts(texts: &[&str]) -> Value {
+        texts.iter().map(|text| json!({"type": "text", "text": text})).collect()
     }
 
     #[test]
-    fn a_value_is_sent_in_the_form_that_the_client_takes() {
-        let reply = r#"{"ok":true,"value":{"b":1,"a":2}}"#;
-        let value = json!({"a": 2, "b": 1});
-        let both = json!({"content": [text(r#"{"b":1,"a":2}"#)], "structuredContent": value, "isError": false});
-        check(reply, Dialect::Standard, Form::Both, &both);
-        let line = text("The result is in structuredContent.");
-        let once = json!({"content": [line], "structuredContent": value, "isError": false});
-        check(reply, Dialect::Standard, Form::Structured, &once);
-        check(reply, Dialect::Standard, Form::Text, &json!({"content": [text(reply)], "isError": false}));
+    fn a_value_is_text_for_a_model_unless_a_program_asks_for_json() {
+        let reply = r#"{"ok":true,"value":{"content":"one\n","size":4}}"#;
+        let plain = json!({"content": texts(&["one\n"]), "isError": false});
+        check(reply, Dialect::Standard, ResultForm::Plain, &plain);
+        let text = json!({"content": texts(&[reply]), "isError": false});
+        check(reply, Dialect::Standard, ResultForm::Json, &text);
+        let value: Value = serde_json::from_str(reply).unwrap();
+        let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": false});
+        check(reply, Dialect::Standard, ResultForm::Structured, &both);
+    }
+
+    #[test]
+    fn the_other_dialects_keep_their_texts() {
+        let expected = json!({"content": texts(&["ok: read 3 bytes"]), "isError": false});
+        for form in [ResultForm::Plain, ResultForm::Structured] {
+            check("ok: read 3 bytes", Dialect::Miniclaw, form, &expected);
+        }
+        let flat = r#"{"ok":true,"path":"@project/a","modified":true}"#;
+        check(flat, Dialect::Crewagent, ResultForm::Plain, &json!({"content": texts(&[flat]), "isError": false}));
+    }
+
+    #[test]
+    fn an_error_is_a_sentence_with_its_code_beside_it() {
+        let reply = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
+        let meta = json!({"ringfence/code": "FILE_NOT_FOUND"});
+        let plain = json!({"content": texts(&["there is no `x`"]), "isError": true, "_meta": meta});
+        check(reply, Dialect::Standard, ResultForm::Plain, &plain);
+        let value: Value = serde_json::from_str(reply).unwrap();
+        let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": true, "_meta": meta});
+        check(reply, Dialect::Standard, ResultForm::Structured, &both);
     }
 
     #[test]
     fn it_is_said_that_a_person_changed_the_arguments() {
-        let expected = json!({
-            "content": [text(r#"{"a":1}"#), text("A person changed the arguments before this ran.")],
-            "structuredContent": {"a": 1, "argumentsModified": true},
-            "isError": false,
-        });
-        check(r#"{"ok":true,"value":{"a":1},"modified":true}"#, Dialect::Standard, Form::Both, &expected);
-        check(r#"{"ok":true,"a":1,"modified":true}"#, Dialect::Crewagent, Form::Both, &expected);
+        let reply = r#"{"ok":true,"value":{"content":"a"},"modified":true}"#;
+        let note = "[a person changed the arguments before this ran]";
+        let expected = json!({"content": texts(&["a", note]), "isError": false});
+        check(reply, Dialect::Standard, ResultForm::Plain, &expected);
     }
 
     #[test]
-    fn a_value_with_line_breaks_between_its_parts_stays_in_one_line() {
-        let text = "{\"ok\":true,\"value\":{\n\"a\": 1}}".to_owned();
-        let reply = Reply { call_id: "1".to_owned(), text, error: None, suspended: None };
-        let said = result(&reply, by_our_wire(Form::Structured));
-        assert_eq!(said.structured_content, Some(json!("{\"a\":1}")));
+    fn schemas_say_what_a_model_needs_and_no_more() {
+        let mut schema = json!({"type": "object", "additionalProperties": false, "properties": {
+            "a": {"type": ["string", "null"], "default": false},
+            "b": {"type": ["integer", "null"], "format": "uint64", "default": 3},
+            "default": {"type": "object", "default": {}},
+        }});
+        compact_schema(&mut schema);
+        let expected = json!({"type": "object", "properties": {
+            "a": {"type": "string"},
+            "b": {"type": "integer", "default": 3},
+            "default": {"type": "object"},
+        }});
+        assert_eq!(schema, expected);
     }
 
     #[test]
-    fn a_dialect_of_plain_text_has_only_text() {
-        let expected = json!({"content": [text("ok: read 3 bytes")], "isError": false});
-        check("ok: read 3 bytes", Dialect::Miniclaw, Form::Both, &expected);
+    fn the_schema_of_a_reply_is_an_object_for_success_and_error() {
+        for dialect in [Dialect::Standard, Dialect::Crewagent] {
+            let schema = envelope_schema(&json!({"type": "object", "properties": {"a": {}}}), dialect);
+            assert_eq!((&schema["type"], &schema["required"]), (&json!("object"), &json!(["ok"])));
+            assert_eq!(schema["anyOf"][0]["properties"]["ok"], json!({"const": true}));
+        }
     }
 
     #[test]
-    fn an_error_is_a_result_that_says_so() {
-        let text = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
-        let error = Some(ErrorKind::NotFound);
-        let reply = Reply { call_id: "1".to_owned(), text: text.to_owned(), error, suspended: None };
-        let said = result(&reply, by_our_wire(Form::Both));
-        assert_eq!(said.is_error, Some(true));
-        assert_eq!(said.structured_content, None);
+    fn titles_are_words() {
+        assert_eq!(title("read_file"), "Read file");
+        assert_eq!(title("fs.read"), "Fs read");
+        assert_eq!(title("mcp__far__echo"), "Mcp far echo");
     }
 }

@@ -58,14 +58,10 @@ impl Mcp {
 
     /// A server for a client that says in each request that it can do this.
     pub(crate) fn stateless(site: &Site, arguments: &[&str], capabilities: Value) -> Self {
-        Self::stateless_as("test", site, arguments, capabilities)
-    }
-
-    pub(crate) fn stateless_as(name: &str, site: &Site, arguments: &[&str], capabilities: Value) -> Self {
         let mut client = Self::start(site, arguments);
         client.meta = Some(json!({
             "io.modelcontextprotocol/protocolVersion": STATELESS,
-            "io.modelcontextprotocol/clientInfo": {"name": name, "version": "1"},
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
             "io.modelcontextprotocol/clientCapabilities": capabilities,
         }));
         client
@@ -75,7 +71,7 @@ impl Mcp {
         self.initialize_as("test", version, capabilities)
     }
 
-    /// By another name: some clients get other results.
+    /// By another name.
     pub(crate) fn initialize_as(&mut self, name: &str, version: &str, capabilities: Value) -> Value {
         let client = json!({"name": name, "version": "1"});
         let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": client});

@@ -26,20 +26,20 @@ fn site() -> Site {
     site
 }
 
-/// One of each: older and newer, and those that get a value as text, as structured content, or both.
+/// One of each: older and newer, and those that get plain text, JSON as text, or structured content too.
 fn clients(site: &Site, arguments: &[&str]) -> Vec<(&'static str, Mcp)> {
-    let greeted = |name: &str, version: &str| {
-        let mut client = Mcp::start(site, arguments);
-        client.initialize_as(name, version, json!({}));
+    let greeted = |version: &str, more: &[&str]| {
+        let mut client = Mcp::start(site, &[arguments, more].concat());
+        client.initialize(version, json!({}));
         client
     };
-    let stateless = |name: &str| Mcp::stateless_as(name, site, arguments, json!({}));
+    let structured: &[&str] = &["--structured"];
     vec![
-        ("text", greeted("test", "2025-03-26")),
-        ("both", greeted("test", LAST_HANDSHAKE)),
-        ("structured", greeted("claude-code", LAST_HANDSHAKE)),
-        ("both, stateless", stateless("test")),
-        ("structured, stateless", stateless("claude-code")),
+        ("plain", greeted(LAST_HANDSHAKE, &[])),
+        ("json", greeted("2025-03-26", structured)),
+        ("structured", greeted(LAST_HANDSHAKE, structured)),
+        ("plain, stateless", Mcp::stateless(site, arguments, json!({}))),
+        ("structured, stateless", Mcp::stateless(site, &[arguments, structured].concat(), json!({}))),
     ]
 }
 
@@ -58,19 +58,20 @@ fn check_call(client: &mut Mcp, tool: &str, arguments: Value) -> Value {
     answer["result"].clone()
 }
 
-/// The value of a result, in whichever form it came; the same in each.
-fn value_of(result: &Value) -> Value {
+/// The value of a result, in whichever form it came; the same in each. What plain text says beside itself is its `hint`.
+fn value_of(result: &Value, kind: &str) -> Value {
     assert_eq!(result["isError"], false, "{:.300}", result.to_string());
-    let structured = &result["structuredContent"];
-    let said = serde_json::from_str::<Value>(text(result)).ok();
-    match said {
-        Some(said) if structured.is_null() => said["value"].clone(),
-        Some(said) => {
-            assert_eq!(&said, structured);
-            said
-        }
-        None => structured.clone(),
+    if kind.starts_with("plain") {
+        let said = text(result);
+        let hint = result["content"].as_array().unwrap().last().and_then(|block| block["text"].as_str());
+        let hint = hint.filter(|hint| *hint != said);
+        let lines: Vec<&str> = said.lines().collect();
+        return json!({"content": said, "entries": lines, "matches": lines, "truncated": hint.is_some(), "hint": hint});
     }
+    let structured = &result["structuredContent"];
+    let said: Value = serde_json::from_str(text(result)).unwrap();
+    assert!(structured.is_null() == (kind == "json") && (structured.is_null() || said == *structured), "{kind}");
+    said["value"].clone()
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
     let site = site();
     for (kind, mut client) in clients(&site, &[]) {
         for (name, unit) in FILES {
-            let value = value_of(&check_call(&mut client, "read_file", json!({"path": name})));
+            let value = value_of(&check_call(&mut client, "read_file", json!({"path": name})), kind);
             let content = value["content"].as_str().unwrap();
             // The least that is left, of what costs most: thirteen bytes for one.
             assert!(content.len() > MOST / 16, "{kind}, {name}: {}", content.len());
@@ -86,10 +87,10 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
             assert_eq!(value["truncated"], true, "{kind}, {name}");
         }
         let lines = json!({"path": "lines", "startLine": 2, "endLine": 340_000});
-        let value = value_of(&check_call(&mut client, "read_file", lines));
+        let value = value_of(&check_call(&mut client, "read_file", lines), kind);
         assert_eq!(value["truncated"], true, "{kind}");
         let bytes = json!({"path": "bytes", "encoding": "base64"});
-        let value = value_of(&check_call(&mut client, "read_file", bytes));
+        let value = value_of(&check_call(&mut client, "read_file", bytes), kind);
         assert_eq!(value["truncated"], true, "{kind}");
         assert_eq!(value["content"].as_str().unwrap().len() % 4, 0, "{kind}");
         assert!(value["hint"].as_str().unwrap().contains("1048576 bytes"), "{kind}: {}", value["hint"]);
@@ -102,7 +103,7 @@ fn a_file_that_fits_is_whole() {
     let whole = "some words in a line\n".repeat(20_000);
     site.write("file", &whole);
     for (kind, mut client) in clients(&site, &[]) {
-        let value = value_of(&check_call(&mut client, "read_file", json!({"path": "file"})));
+        let value = value_of(&check_call(&mut client, "read_file", json!({"path": "file"})), kind);
         assert_eq!((&value["truncated"], &value["hint"]), (&json!(false), &Value::Null), "{kind}");
         assert!(value["content"] == whole.as_str(), "{kind}");
     }
@@ -113,12 +114,13 @@ fn lists_searches_and_refusals_fit_too() {
     let site = site();
     let long = "l".repeat(3 << 20);
     for (kind, mut client) in clients(&site, &[]) {
-        let list = value_of(&check_call(&mut client, "list_directory", json!({"path": "deep", "recursive": true})));
+        let list =
+            value_of(&check_call(&mut client, "list_directory", json!({"path": "deep", "recursive": true})), kind);
         assert!(list["truncated"] == true && list["entries"].as_array().unwrap().len() > 10, "{kind}");
-        let found = value_of(&check_call(&mut client, "find_files", json!({"path": ".", "glob": "**"})));
+        let found = value_of(&check_call(&mut client, "find_files", json!({"path": ".", "glob": "**"})), kind);
         assert_eq!(found["truncated"], true, "{kind}");
         let search = json!({"path": "matches", "pattern": "needle", "maxMatches": 200, "before": 1, "after": 1});
-        let found = value_of(&check_call(&mut client, "search_files", search));
+        let found = value_of(&check_call(&mut client, "search_files", search), kind);
         assert!(found["truncated"] == true && !found["matches"].as_array().unwrap().is_empty(), "{kind}");
         for arguments in [json!({"path": long}), json!({"path": "letters", (long.as_str()): 1})] {
             assert_eq!(check_call(&mut client, "read_file", arguments)["isError"], true, "{kind}");

@@ -1,30 +1,16 @@
-//! `cargo xtask mcp-clients`: real clients against our server, the official Python SDK and the Inspector.
-//!
-//! They are fetched into `target/tmp/mcp-clients` on the first run, which needs the network, `python3` and `npm`. What
-//! cannot be fetched is said, and counts as a failure: nothing was shown then.
+//! Clients without a model: the official Python SDK and the Inspector.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use super::fresh;
 use crate::fetched::{done, node, python};
 use crate::{root, say};
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
 const INSPECTOR: &str = "@modelcontextprotocol/inspector@0.15.0";
 
-/// False if a client failed, or could not be had.
-pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/mcp-clients");
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
-        return false;
-    }
-    let program = root().join("target/debug/ringfence");
-    let python = with_python(&place, &program);
-    let inspector = with_inspector(&place, &program);
-    python && inspector
-}
-
-fn with_python(place: &Path, program: &Path) -> bool {
+pub(super) fn with_python(place: &Path, program: &Path) -> bool {
     let Some(programs) = python(place, PYTHON_SDK) else { return false };
     let Some(directory) = fresh(place, "python") else { return false };
     done(
@@ -35,7 +21,7 @@ fn with_python(place: &Path, program: &Path) -> bool {
     )
 }
 
-fn with_inspector(place: &Path, program: &Path) -> bool {
+pub(super) fn with_inspector(place: &Path, program: &Path) -> bool {
     let Some(modules) = node(place, &[INSPECTOR]) else { return false };
     let Some(directory) = fresh(place, "inspector") else { return false };
     let workspace = directory.join("workspace");
@@ -44,7 +30,7 @@ fn with_inspector(place: &Path, program: &Path) -> bool {
     }
     let cases: [(&[&str], &str); 3] = [
         (&["--method", "tools/list"], "\"readOnlyHint\": true"),
-        (&["--method", "tools/call", "--tool-name", "read_file", "--tool-arg", "path=a.txt"], "\"content\": \"one\""),
+        (&["--method", "tools/call", "--tool-name", "read_file", "--tool-arg", "path=a.txt"], "\"text\": \"one\""),
         (&["--method", "resources/templates/list"], "ringfence:///{+path}"),
     ];
     cases.iter().all(|(arguments, expected)| {
@@ -57,10 +43,4 @@ fn with_inspector(place: &Path, program: &Path) -> bool {
         say(&format!("{word}: inspector {}", arguments.join(" ")));
         fine
     })
-}
-
-/// An empty directory for one run.
-fn fresh(place: &Path, name: &str) -> Option<PathBuf> {
-    let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).ok().map(|()| directory)
 }

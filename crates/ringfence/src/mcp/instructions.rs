@@ -1,0 +1,53 @@
+//! The `instructions` of the server: what a model is told before its first call.
+//!
+//! Clients put them into the prompt, so they are short: how paths are written, what approval means, how to undo. They are
+//! made from the session, so they name only what is there.
+
+use std::fmt::Write as _;
+
+use ringfence_fs::{MountSpec, Rights};
+use ringfence_kernel::{Dialect, Session};
+
+/// Some clients cut at 2,048 characters, and every session pays for each.
+const LONGEST: usize = 600;
+
+/// As many mounts are named.
+const MOST_MOUNTS: usize = 6;
+
+pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
+    let has = |tool: &str| session.catalog.get(tool).is_some();
+    let mut text = "Tools for the files of one workspace, which they cannot leave. ".to_owned();
+    text.push_str(&path_rule(session.dialect, mounts));
+    if session.dialect == Dialect::Standard {
+        if has("run_code") {
+            text.push_str(" Programs run by run_code have no network except the hosts in `network`.");
+        }
+        text.push_str(
+            " Some calls need the user's approval: when a result says that a call waits for an answer, tell the user, then \
+             make the same call again. A refused call changed nothing.",
+        );
+        if has("undo") {
+            text.push_str(" undo reverts the last change; list_changes shows earlier ones.");
+        }
+    }
+    text.truncate(text.floor_char_boundary(LONGEST));
+    text
+}
+
+fn path_rule(dialect: Dialect, mounts: &[MountSpec]) -> String {
+    let alias = |mount: &MountSpec| match mount.rights {
+        Rights::ReadOnly => format!("@{} (read-only)", mount.alias),
+        Rights::ReadWrite => format!("@{}", mount.alias),
+    };
+    // The workspace comes first.
+    let named: Vec<String> = mounts.iter().skip(1).take(MOST_MOUNTS).map(alias).collect();
+    if dialect == Dialect::Crewagent {
+        let all: Vec<String> = std::iter::once("@project".to_owned()).chain(named).collect();
+        return format!("Every path begins with one of: {}.", all.join(", "));
+    }
+    let mut rule = "Paths are relative to the workspace (src/main.rs; . is its root)".to_owned();
+    if !named.is_empty() {
+        let _ = write!(rule, ", or begin with a mount: {}", named.join(", "));
+    }
+    rule + "."
+}

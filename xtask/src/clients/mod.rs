@@ -1,0 +1,65 @@
+//! `cargo xtask clients`: real clients against our server.
+//!
+//! `clients mcp` has every client, or the one that is named: Claude Code, Codex, Gemini CLI, goose and opencode with a
+//! scripted model, the official Python SDK and the Inspector by themselves. They are fetched below `target/tmp/clients` on
+//! the first run, which needs the network, `npm` and `python3`; a client that is there is not fetched again. A client that
+//! cannot be had counts as a failure: nothing was shown then.
+
+mod model;
+mod real;
+mod sdk;
+mod wires;
+
+use std::path::{Path, PathBuf};
+
+use crate::{root, say};
+
+/// The clients that have no model, and what checks them.
+const SDKS: [(&str, fn(&Path, &Path) -> bool); 2] =
+    [("python-sdk", sdk::with_python), ("inspector", sdk::with_inspector)];
+
+/// False if a client failed, or could not be had.
+pub(crate) fn run(words: &[&str]) -> bool {
+    match words {
+        [] | ["mcp"] => check(None),
+        ["mcp", name] => check(Some(name)),
+        ["run", ..] => {
+            say("`clients run` is not there yet: it needs `ringfence run`, which starts a client inside the jail");
+            false
+        }
+        _ => {
+            say("usage: cargo xtask clients [mcp [NAME]]");
+            false
+        }
+    }
+}
+
+fn check(wanted: Option<&str>) -> bool {
+    let names = real::CLIENTS.iter().map(|client| client.name).chain(SDKS.iter().map(|(name, _)| *name));
+    if let Some(name) = wanted.filter(|wanted| !names.clone().any(|name| name == *wanted)) {
+        say(&format!("there is no client `{name}` here; there are {}", names.collect::<Vec<_>>().join(", ")));
+        return false;
+    }
+    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+        return false;
+    }
+    let (place, program) = (root().join("target/tmp/clients"), root().join("target/debug/ringfence"));
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    let sdks = SDKS.iter().filter(|(name, _)| is_wanted(name)).map(|(_, check)| check(&place, &program));
+    let sdks_are_fine = sdks.collect::<Vec<_>>().iter().all(|fine| *fine);
+    let mut reports = Vec::new();
+    for client in real::CLIENTS.iter().filter(|client| is_wanted(client.name)) {
+        say(&format!("{} …", client.name));
+        reports.push((client.name, client.check(&place, &program)));
+    }
+    if !reports.is_empty() {
+        real::print_table(&reports);
+    }
+    sdks_are_fine && reports.iter().all(|(_, report)| report.is_fine())
+}
+
+/// An empty directory for one run.
+fn fresh(place: &Path, name: &str) -> Option<PathBuf> {
+    let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).ok().map(|()| directory)
+}

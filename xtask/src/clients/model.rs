@@ -1,0 +1,171 @@
+//! A scripted model on loopback: an HTTP server that real clients take for their provider.
+//!
+//! It makes the calls of its script one after another, as far as their tools are offered, and then ends the turn. Every
+//! request is kept, and written to a directory, so that what reached the model can be read byte for byte.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::wires::{ModelTurn, OfferedTool, WireFormat};
+
+/// No request of a client is longer.
+const LONGEST_BODY: usize = 64 << 20;
+
+/// A call that the model makes: the name of a tool as our server lists it, and its arguments.
+pub(super) type ScriptedCall = (&'static str, Value);
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(super) struct ModelRequest {
+    pub(super) format: WireFormat,
+    pub(super) body: Value,
+}
+
+/// A model that listens until the program ends.
+#[derive(Debug)]
+pub(super) struct ScriptedModel {
+    address: SocketAddr,
+    script: Vec<ScriptedCall>,
+    directory: PathBuf,
+    requests: Mutex<Vec<ModelRequest>>,
+}
+
+impl ScriptedModel {
+    pub(super) fn start(script: Vec<ScriptedCall>, directory: &Path) -> io::Result<Arc<Self>> {
+        std::fs::create_dir_all(directory)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let model = Arc::new(Self { address, script, directory: directory.to_owned(), requests: Mutex::default() });
+        let served = Arc::clone(&model);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let model = Arc::clone(&served);
+                // A client that hangs up is no failure of the model.
+                std::thread::spawn(move || drop(model.serve(&stream)));
+            }
+        });
+        Ok(model)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The requests that offered tools, oldest first: others ask for titles and the like.
+    pub(super) fn requests(&self) -> Vec<ModelRequest> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        let mut input = BufReader::new(stream);
+        while let Some((method, path, body)) = read_request(&mut input)? {
+            let (kind, answer) = self.answer(&method, &path, &body);
+            let status = if answer.is_some() { "200 OK" } else { "404 Not Found" };
+            let answer = answer.unwrap_or_else(|| r#"{"error":{"message":"not here","type":"not_found"}}"#.to_owned());
+            let head = format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", answer.len());
+            let mut output = stream;
+            output.write_all(head.as_bytes())?;
+            if method != "HEAD" {
+                output.write_all(answer.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> (&'static str, Option<String>) {
+        const JSON: &str = "application/json";
+        let Some(format) = WireFormat::of_path(path).filter(|_| method == "POST") else {
+            return (JSON, other_endpoint(path));
+        };
+        let Ok(request) = serde_json::from_slice::<Value>(body) else { return (JSON, None) };
+        let turn = self.turn(format, path, &request);
+        match format.is_streamed(path, &request) {
+            true => ("text/event-stream", Some(format.stream(&request, &turn))),
+            false => (JSON, Some(format.whole(&request, &turn).to_string())),
+        }
+    }
+
+    /// The next call of the script, or the end of the turn.
+    fn turn(&self, format: WireFormat, path: &str, request: &Value) -> ModelTurn {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.directory.join(format!("{:02}.json", requests.len() + 1));
+        // The log is for people; the run does not need it.
+        let _ = std::fs::write(file, format!("{:#}", json!({"path": path, "body": request})));
+        requests.push(ModelRequest { format, body: request.clone() });
+        let number = format.results(request).len();
+        let call = self.script.get(number).and_then(|(name, arguments)| {
+            let tool = ours(&format.tools(request), name)?;
+            Some(ModelTurn::Call { tool, arguments: arguments.clone(), number })
+        });
+        call.unwrap_or_else(|| ModelTurn::Text("Done.".to_owned()))
+    }
+}
+
+/// A tool of our server among those that are offered. Clients put the server's name before it, each in its own way.
+pub(super) fn ours(offered: &[OfferedTool], name: &str) -> Option<OfferedTool> {
+    let is_ours = |tool: &&OfferedTool| match &tool.namespace {
+        Some(namespace) => namespace.contains("ringfence") && tool.name == name,
+        None => tool.name.contains("ringfence") && tool.name.ends_with(&format!("_{name}")),
+    };
+    offered.iter().find(is_ours).cloned()
+}
+
+/// What clients ask beside: which models there are, how many tokens a text has.
+fn other_endpoint(path: &str) -> Option<String> {
+    let path = path.split('?').next().unwrap_or_default();
+    if path.ends_with("countTokens") {
+        return Some(json!({"totalTokens": 10}).to_string());
+    }
+    if path.ends_with("/count_tokens") {
+        return Some(json!({"input_tokens": 10}).to_string());
+    }
+    path.ends_with("/models").then(|| {
+        let model = json!({"id": "scripted", "object": "model", "type": "model", "display_name": "scripted"});
+        json!({"object": "list", "data": [model], "models": [], "has_more": false}).to_string()
+    })
+}
+
+/// A request's method, path and body. Nothing at the end of the connection.
+fn read_request(input: &mut BufReader<&TcpStream>) -> io::Result<Option<(String, String, Vec<u8>)>> {
+    let mut first = String::new();
+    if input.read_line(&mut first)? == 0 {
+        return Ok(None);
+    }
+    let mut words = first.split_whitespace().map(str::to_owned);
+    let (Some(method), Some(path)) = (words.next(), words.next()) else { return Ok(None) };
+    let (mut length, mut is_chunked) = (0, false);
+    loop {
+        let mut line = String::new();
+        input.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().unwrap_or_default(),
+            "transfer-encoding" => is_chunked = value.to_ascii_lowercase().contains("chunked"),
+            _ => {}
+        }
+    }
+    let mut body = Vec::new();
+    loop {
+        if is_chunked {
+            let mut size = String::new();
+            input.read_line(&mut size)?;
+            length = usize::from_str_radix(size.trim(), 16).unwrap_or_default();
+        }
+        if body.len() + length > LONGEST_BODY {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let start = body.len();
+        body.resize(start + length, 0);
+        input.read_exact(&mut body[start..])?;
+        if is_chunked {
+            input.read_line(&mut String::new())?;
+        }
+        if !is_chunked || length == 0 {
+            return Ok(Some((method, path, body)));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Real clients with a scripted model: whether what our server says reaches the model.
+//!
+//! Each client is fetched by its name, gets a home of its own and the entry that `ringfence mcp install` writes, and is run
+//! without a terminal. Its model reads a file, and then one that is not there. What is checked is what came back to the
+//! model: the bytes of the file, the sentence of the error, and the schemas of our core tools in the first request.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::model::{ModelRequest, ScriptedCall, ScriptedModel, ours};
+use crate::fetched::{Running, done, node};
+use crate::{root, say};
+
+/// What the model has to see as it is: quotes, a backslash, a tab, line breaks, a character of two bytes.
+const PROOF: &str = "proof \"7f3a\" \\ back\n\ttab é\nlast line\n";
+
+/// Every one of them has to be offered with its schema.
+const CORE_TOOLS: [&str; 7] =
+    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
+
+/// How long a client may take for its three steps.
+const LONGEST_RUN: Duration = Duration::from_secs(240);
+
+const PROMPT: &str = "Read proof.txt and then missing.txt, and say what is in them.";
+
+/// A client, and how it is pointed at a model of our own. `{URL}` stands for the model's address.
+pub(super) struct RealClient {
+    pub(super) name: &'static str,
+    package: &'static str,
+    /// Below `node_modules/.bin`.
+    program: &'static str,
+    /// Files below the run's directory that are there before the entry is installed.
+    settings: &'static [(&'static str, &'static str)],
+    variables: &'static [(&'static str, &'static str)],
+    arguments: &'static [&'static str],
+}
+
+pub(super) const CLIENTS: [RealClient; 5] = [
+    RealClient {
+        name: "claude-code",
+        package: "@anthropic-ai/claude-code@2.1.325",
+        program: "claude",
+        settings: &[("home/.claude/settings.json", r#"{"enableAllProjectMcpServers": true}"#)],
+        variables: &[
+            ("ANTHROPIC_BASE_URL", "{URL}"),
+            ("ANTHROPIC_API_KEY", "placeholder"),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            ("DISABLE_AUTOUPDATER", "1"),
+        ],
+        arguments: &["-p", PROMPT, "--allowedTools", "mcp__ringfence"],
+    },
+    RealClient {
+        name: "codex",
+        package: "@openai/codex@0.166.0",
+        program: "codex",
+        settings: &[(
+            "home/.codex/config.toml",
+            "model_provider = \"scripted\"\nmodel = \"scripted\"\nsandbox_mode = \"read-only\"\n\n[features]\n\
+             shell_tool = false\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
+             env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n",
+        )],
+        variables: &[("OPENAI_API_KEY", "placeholder")],
+        arguments: &["exec", "--skip-git-repo-check", PROMPT],
+    },
+    RealClient {
+        name: "gemini",
+        package: "@google/gemini-cli@0.61.0",
+        program: "gemini",
+        settings: &[(
+            "home/.gemini/settings.json",
+            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"disableAutoUpdate": true}}"#,
+        )],
+        variables: &[
+            ("GEMINI_API_KEY", "placeholder"),
+            ("GOOGLE_GEMINI_BASE_URL", "{URL}"),
+            ("GEMINI_SANDBOX", "false"),
+            ("GEMINI_TELEMETRY_ENABLED", "false"),
+        ],
+        arguments: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p", PROMPT],
+    },
+    RealClient {
+        name: "goose",
+        package: "@aaif/goose-acp@1.50.0",
+        program: "goose-binary-linux-x64",
+        settings: &[(
+            "home/.config/goose/config.yaml",
+            "extensions:\n  developer:\n    enabled: false\n    type: builtin\n    name: developer\n",
+        )],
+        variables: &[
+            ("GOOSE_PROVIDER", "anthropic"),
+            ("GOOSE_MODEL", "scripted"),
+            ("GOOSE_MODE", "auto"),
+            ("GOOSE_DISABLE_KEYRING", "1"),
+            ("ANTHROPIC_HOST", "{URL}"),
+            ("ANTHROPIC_API_KEY", "placeholder"),
+        ],
+        arguments: &["run", "--no-session", "-t", PROMPT],
+    },
+    RealClient {
+        name: "opencode",
+        package: "opencode-ai@1.18.33",
+        program: "opencode",
+        settings: &[(
+            "home/.config/opencode/opencode.json",
+            r#"{"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "name": "scripted",
+              "options": {"baseURL": "{URL}/v1", "apiKey": "placeholder"}, "models": {"scripted": {"name": "scripted"}}}}}"#,
+        )],
+        variables: &[("OPENCODE_DISABLE_AUTOUPDATE", "1"), ("OPENCODE_DISABLE_MODELS_FETCH", "1")],
+        arguments: &["run", "-m", "scripted/scripted", PROMPT],
+    },
+];
+
+/// What came of one client.
+#[derive(Debug, Default)]
+pub(super) struct ClientReport {
+    /// How many of our tools the first request with tools had.
+    pub(super) offered: usize,
+    pub(super) all_core: bool,
+    pub(super) bytes: bool,
+    pub(super) sentence: bool,
+    /// Where the requests are, and why something is missing.
+    pub(super) note: String,
+}
+
+impl ClientReport {
+    pub(super) fn is_fine(&self) -> bool {
+        self.all_core && self.bytes && self.sentence
+    }
+}
+
+impl RealClient {
+    pub(super) fn check(&self, place: &Path, ringfence: &Path) -> ClientReport {
+        self.try_check(place, ringfence).unwrap_or_else(|note| ClientReport { note, ..ClientReport::default() })
+    }
+
+    fn try_check(&self, place: &Path, ringfence: &Path) -> Result<ClientReport, String> {
+        let modules = self.installed(place)?;
+        let directory = super::fresh(place, self.name).ok_or("no directory for the run")?;
+        let io = |error: io::Error| error.to_string();
+        let script: Vec<ScriptedCall> =
+            vec![("read_file", json!({"path": "proof.txt"})), ("read_file", json!({"path": "missing.txt"}))];
+        let model = ScriptedModel::start(script, &directory.join("requests")).map_err(io)?;
+        self.prepare(&directory, &model.url()).map_err(io)?;
+        let workspace = directory.join("workspace");
+        let mut install = self.command(ringfence, &directory, &model.url());
+        install.args(["mcp", "install", self.name, "--workspace", ".", "--yes"]).stdout(Stdio::null());
+        if !done(&mut install) {
+            return Err(format!("`ringfence mcp install {}` failed", self.name));
+        }
+        let mut command = self.command(&modules.join(".bin").join(self.program), &directory, &model.url());
+        let end = run_within(command.args(self.arguments).current_dir(&workspace), &directory).map_err(io)?;
+        let log = directory.strip_prefix(root()).unwrap_or(&directory).display().to_string();
+        Ok(report(&model.requests(), &format!("{end}; requests in {log}")))
+    }
+
+    /// Its package, below `target`. One that is there already is not fetched again.
+    fn installed(&self, place: &Path) -> Result<PathBuf, String> {
+        let place = place.join(self.name);
+        let modules = place.join("node_modules");
+        let stamp = place.join("installed");
+        if fs::read_to_string(&stamp).is_ok_and(|package| package == self.package) {
+            return Ok(modules);
+        }
+        fs::create_dir_all(&place).map_err(|error| error.to_string())?;
+        node(&place, &[self.package]).ok_or_else(|| format!("{} cannot be installed", self.package))?;
+        fs::write(stamp, self.package).map_err(|error| error.to_string())?;
+        Ok(modules)
+    }
+
+    fn prepare(&self, directory: &Path, url: &str) -> io::Result<()> {
+        for made in ["workspace", "home/.config", "state"] {
+            fs::create_dir_all(directory.join(made))?;
+        }
+        fs::write(directory.join("workspace/proof.txt"), PROOF)?;
+        for (name, text) in self.settings {
+            let file = directory.join(name);
+            fs::create_dir_all(file.parent().unwrap_or(directory))?;
+            fs::write(file, text.replace("{URL}", url))?;
+        }
+        Ok(())
+    }
+
+    /// A program with the run's own home, and nothing of ours but the search path.
+    fn command(&self, program: &Path, directory: &Path, url: &str) -> Command {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let ours = std::iter::once(root().join("target/debug"));
+        let path = std::env::join_paths(ours.chain(std::env::split_paths(&path))).unwrap_or(path);
+        let home = directory.join("home");
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", path).env("HOME", &home).env("XDG_CONFIG_HOME", home.join(".config"));
+        command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("LANG", "C.UTF-8").env("TERM", "dumb");
+        command.envs(self.variables.iter().map(|(name, value)| (*name, value.replace("{URL}", url))));
+        command.current_dir(directory.join("workspace")).stdin(Stdio::null());
+        command
+    }
+}
+
+/// Runs a client, with what it prints in a file, and says how it ended.
+fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
+    let output = fs::File::create(directory.join("output.txt"))?;
+    let errors = output.try_clone()?;
+    let mut running = Running(command.stdout(output).stderr(errors).spawn()?);
+    let until = Instant::now() + LONGEST_RUN;
+    loop {
+        if let Some(status) = running.0.try_wait()? {
+            return Ok(status.to_string());
+        }
+        if Instant::now() > until {
+            return Ok(format!("ended after {} s", LONGEST_RUN.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What the requests of a client show.
+fn report(requests: &[ModelRequest], note: &str) -> ClientReport {
+    let mut report = ClientReport { note: note.to_owned(), ..ClientReport::default() };
+    let with_tools = requests.iter().map(|request| (request, request.format.tools(&request.body)));
+    let Some((_, first)) = with_tools.into_iter().find(|(_, tools)| !tools.is_empty()) else {
+        report.note = format!("no request with tools; {note}");
+        return report;
+    };
+    let is_ours = |name: &str| name.contains("ringfence");
+    report.offered =
+        first.iter().filter(|tool| is_ours(&tool.name) || tool.namespace.as_deref().is_some_and(is_ours)).count();
+    report.all_core = CORE_TOOLS.iter().all(|name| ours(&first, name).is_some_and(|tool| tool.has_schema));
+    let results = requests.iter().map(|request| request.format.results(&request.body));
+    let results: Vec<Value> = results.max_by_key(Vec::len).unwrap_or_default();
+    let said = |at: usize| results.get(at).map(texts).unwrap_or_default();
+    report.bytes = said(0).iter().any(|text| text.contains(PROOF));
+    let is_sentence = |text: &String| text.contains("`missing.txt`") && !text.contains("\"ok\"");
+    report.sentence = said(1).iter().any(is_sentence);
+    report
+}
+
+/// Every text in a value. A text that is JSON in itself stays one: a model would read it so.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(items) => items.iter().flat_map(texts).collect(),
+        Value::Object(fields) => fields.values().flat_map(texts).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
+}
+
+/// The results as a table.
+pub(super) fn print_table(reports: &[(&str, ClientReport)]) {
+    let word = |fine: bool| if fine { "yes" } else { "NO" };
+    say("client       our tools  core tools  bytes of a file  sentence of an error");
+    for (name, report) in reports {
+        let ClientReport { offered, all_core, bytes, sentence, note } = report;
+        say(&format!("{name:12} {offered:<10} {:11} {:16} {}", word(*all_core), word(*bytes), word(*sentence)));
+        say(&format!("             {note}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{CORE_TOOLS, PROOF, report};
+    use crate::clients::model::ModelRequest;
+    use crate::clients::wires::WireFormat;
+
+    /// The requests of a client whose model got these two results.
+    fn requests(format: WireFormat, first: &str, second: &str) -> Vec<ModelRequest> {
+        let named: Vec<Value> = CORE_TOOLS.iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
+        let schema = json!({"type": "object", "properties": {}});
+        let tool = |name: &Value| match format {
+            WireFormat::Chat => json!({"type": "function", "function": {"name": name, "parameters": schema}}),
+            WireFormat::Gemini => json!({"functionDeclarations": [{"name": name, "parametersJsonSchema": schema}]}),
+            WireFormat::Anthropic => json!({"name": name, "input_schema": schema}),
+            WireFormat::Responses => json!({"type": "function", "name": name, "parameters": schema}),
+        };
+        let tools: Vec<Value> = named.iter().map(tool).collect();
+        let result = |text: &str| match format {
+            WireFormat::Anthropic => json!({"role": "user", "content": [{"type": "tool_result", "content": text}]}),
+            WireFormat::Chat => json!({"role": "tool", "content": text}),
+            WireFormat::Responses => json!({"type": "function_call_output", "output": text}),
+            WireFormat::Gemini => json!({"parts": [{"functionResponse": {"response": {"output": text}}}]}),
+        };
+        let key = match format {
+            WireFormat::Anthropic | WireFormat::Chat => "messages",
+            WireFormat::Responses => "input",
+            WireFormat::Gemini => "contents",
+        };
+        let body = |results: Vec<Value>| json!({"tools": tools, key: results});
+        vec![
+            ModelRequest { format, body: json!({"messages": []}) },
+            ModelRequest { format, body: body(vec![]) },
+            ModelRequest { format, body: body(vec![result(first), result(second)]) },
+        ]
+    }
+
+    #[test]
+    fn a_result_counts_when_the_model_reads_it_as_it_is() {
+        for format in [WireFormat::Anthropic, WireFormat::Chat, WireFormat::Responses, WireFormat::Gemini] {
+            let fine = report(&requests(format, PROOF, "there is no `missing.txt`"), "");
+            assert!(fine.is_fine() && fine.offered == CORE_TOOLS.len(), "{format:?}: {fine:?}");
+            let quoted = json!({"content": PROOF}).to_string();
+            let code = r#"{"ok":false,"error":{"message":"there is no `missing.txt`"}}"#;
+            let hidden = report(&requests(format, &quoted, code), "");
+            assert!(!hidden.bytes && !hidden.sentence, "{format:?}: {hidden:?}");
+            let placeholder = report(&requests(format, "The result is in structuredContent.", ""), "");
+            assert!(!placeholder.bytes && !placeholder.sentence, "{format:?}: {placeholder:?}");
+        }
+        assert!(!report(&[], "").is_fine());
+    }
+}
