@@ -1,18 +1,16 @@
 //! Applying the hunks of one file to its text.
 //!
-//! A place matches when it has exactly the old lines of the hunk, ends included. No message has contents in it.
+//! Where the file ends its lines in one way and the patch in the other, the patch is read with the file's ends.
+//!
+//! Not here: where a hunk belongs. See `place.rs`.
 
-use memchr::memmem::{self, Finder};
+use std::borrow::Cow;
+
+use memchr::memmem;
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use super::{Change, FilePatch, Hunk};
-
-/// More line numbers than this help nobody.
-const MOST_LINES: usize = 20;
-
-/// So many bytes of a file are gone through for hunks that are not where they say, or a small patch of a large file
-/// could take for ever.
-const MOST_SEARCHED: usize = 512 << 20;
+use super::place::Finding;
+use super::{Change, FilePatch, Hunk, Side};
 
 /// The new text of a file, and where its hunks went.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,8 +25,8 @@ pub(crate) struct Placed {
     pub(crate) hunk: usize,
     /// Where it begins in the new text.
     pub(crate) line: usize,
-    /// How many lines further down it was put than it said.
-    pub(crate) offset: i64,
+    /// How many lines further down it was put than it said, if it said where.
+    pub(crate) offset: Option<i64>,
     pub(crate) added: usize,
     pub(crate) removed: usize,
 }
@@ -39,19 +37,21 @@ pub(crate) fn apply(text: &str, patch: &FilePatch, shown: &str) -> Result<Applie
         let message = format!("the patch creates `{shown}`, which is there already");
         return Err(ToolError::new(ErrorKind::AlreadyExists, message));
     }
-    let mut finding = Finding { text, shown, done: Mark::default(), drift: 0, left: MOST_SEARCHED };
-    let mut applied = Applied { text: String::with_capacity(text.len()), hunks: Vec::with_capacity(patch.hunks.len()) };
+    let hunks = with_ends_of(text, &patch.hunks);
+    let mut finding = Finding::new(text, &hunks, shown);
+    let mut applied = Applied { text: String::with_capacity(text.len()), hunks: Vec::with_capacity(hunks.len()) };
     let mut lines = 0;
-    for (number, hunk) in (1..).zip(&patch.hunks) {
-        let place = finding.place(number, hunk)?;
-        applied.text.push_str(&text[finding.done.at..place.at]);
-        lines += place.lines - finding.done.lines;
-        finding.pass(place, hunk);
+    for (number, hunk) in (1..).zip(&*hunks) {
+        let fit = finding.place(number, hunk)?;
+        applied.text.push_str(&text[finding.done.at..fit.start.at]);
+        lines += fit.start.lines - finding.done.lines;
+        let offset = hunk.stated_before().filter(|_| finding.trusted);
+        let offset = offset.map(|before| fit.start.lines as i64 - before as i64);
         let Hunk { added, removed, .. } = *hunk;
-        let offset = finding.drift as i64;
         applied.hunks.push(Placed { hunk: number, line: lines + 1, offset, added, removed });
-        applied.text.push_str(&hunk.new.text);
+        applied.text.push_str(fit.new_text(hunk));
         lines += hunk.new.lines;
+        finding.pass(&fit, hunk);
     }
     applied.text.push_str(&text[finding.done.at..]);
     if patch.change == Change::Delete && !applied.text.is_empty() {
@@ -61,189 +61,52 @@ pub(crate) fn apply(text: &str, patch: &FilePatch, shown: &str) -> Result<Applie
     Ok(applied)
 }
 
-/// The start of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Mark {
-    /// How many lines are before it.
-    lines: usize,
-    /// How many bytes are.
-    at: usize,
-}
-
-struct Finding<'t> {
-    text: &'t str,
-    shown: &'t str,
-    /// The end of the hunk before, in the old text.
-    done: Mark,
-    /// How much further down than it said that hunk was.
-    drift: isize,
-    /// How many bytes may still be gone through.
-    left: usize,
-}
-
-impl Finding<'_> {
-    fn place(&mut self, number: usize, hunk: &Hunk) -> Result<Mark, ToolError> {
-        let stated = self.start_of(hunk.before.checked_add_signed(self.drift));
-        if hunk.old.text.is_empty() {
-            // Nothing would tell that another place is right, or that the stated one still is once lines have shifted.
-            return stated
-                .filter(|at| self.drift == 0 && self.fits(*at, hunk))
-                .ok_or_else(|| self.no_room(number, hunk));
-        }
-        if let Some(at) = stated.filter(|at| self.fits(*at, hunk)) {
-            return Ok(at);
-        }
-        match self.search(number, hunk)?[..] {
-            [only] => Ok(only),
-            [] => Err(self.not_found(number, hunk, stated)),
-            ref several => Err(self.ambiguous(number, hunk, several)),
-        }
-    }
-
-    fn pass(&mut self, place: Mark, hunk: &Hunk) {
-        self.drift = place.lines as isize - hunk.before as isize;
-        self.done = Mark { lines: place.lines + hunk.old.lines, at: place.at + hunk.old.text.len() };
-    }
-
-    /// Where the line that has so many before it begins, if no hunk has passed it.
-    fn start_of(&self, lines: Option<usize>) -> Option<Mark> {
-        let skipped = lines?.checked_sub(self.done.lines)?;
-        let rest = &self.text.as_bytes()[self.done.at..];
-        let length = match skipped.checked_sub(1) {
-            None => 0,
-            Some(last) => memchr::memchr_iter(b'\n', rest).nth(last)? + 1,
-        };
-        Some(Mark { lines: self.done.lines + skipped, at: self.done.at + length })
-    }
-
-    fn fits(&self, at: Mark, hunk: &Hunk) -> bool {
-        let rest = &self.text[at.at..];
-        rest.starts_with(&hunk.old.text) && (!hunk.reaches_end() || rest.len() == hunk.old.text.len())
-    }
-
-    /// Every place, or one more than are told, that the hunk fits after the one before it.
-    fn search(&mut self, number: usize, hunk: &Hunk) -> Result<Vec<Mark>, ToolError> {
-        let (text, done) = (self.text.as_bytes(), self.done);
-        self.left = self.left.checked_sub(text.len() - done.at).ok_or_else(|| {
-            let message = format!("hunk {number} and too many others are not where they say in `{}`", self.shown);
-            ToolError::new(ErrorKind::EditNotFound, message).hint("make the diff again from the file as it is now")
-        })?;
-        // With the newline before it, the old text is found at starts of lines only: every find is a place, and few
-        // places are enough.
-        let needle = ["\n", &hunk.old.text].concat();
-        let after = |mark: Mark, at: usize| {
-            let lines = mark.lines + memchr::memchr_iter(b'\n', &text[mark.at..at]).count();
-            Mark { lines, at }
-        };
-        let mut found: Vec<Mark> = self.fits(done, hunk).then_some(done).into_iter().collect();
-        if hunk.reaches_end() {
-            if text[done.at..].ends_with(needle.as_bytes()) {
-                found.push(after(done, text.len() - hunk.old.text.len()));
-            }
-            return Ok(found);
-        }
-        let finder = Finder::new(&needle);
-        let mut last = done;
-        while found.len() <= MOST_LINES
-            && let Some(skipped) = finder.find(&text[last.at..])
-        {
-            last = after(last, last.at + skipped + 1);
-            found.push(last);
-        }
-        Ok(found)
-    }
-
-    fn ambiguous(&self, number: usize, hunk: &Hunk, places: &[Mark]) -> ToolError {
-        let lines: Vec<usize> = places.iter().take(MOST_LINES).map(|place| place.lines + 1).collect();
-        let listed = lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let more = if places.len() > MOST_LINES { " and more" } else { "" };
-        let message = format!(
-            "hunk {number}, for line {}, is not there in `{}` but matches several places, at lines {listed}{more}",
-            hunk.stated, self.shown
-        );
-        ToolError::new(ErrorKind::AmbiguousEdit, message)
-            .hint("give more lines of context, or the right line number")
-            .detail("hunk", number)
-            .detail("lines", lines)
-    }
-
-    fn not_found(&self, number: usize, hunk: &Hunk, stated: Option<Mark>) -> ToolError {
-        let message = format!("hunk {number}, for line {}, is not in `{}`: ", hunk.stated, self.shown);
-        let error = match stated {
-            None => ToolError::new(ErrorKind::EditNotFound, message + &self.why_no_line(hunk)),
-            Some(at) => {
-                let there = &self.text[at.at..];
-                let differs = first_difference(there, &hunk.old.text);
-                let line = at.lines + differs + 1;
-                let why = if differs == hunk.old.lines {
-                    format!("it ends the file without a newline, which goes on at line {line}")
-                } else if there.split_inclusive('\n').nth(differs).is_none() {
-                    format!("the file ends before line {} of its old lines", differs + 1)
-                } else {
-                    format!("line {} of its old lines is not line {line} of the file", differs + 1)
-                };
-                ToolError::new(ErrorKind::EditNotFound, message + &why).detail("differsAtLine", line)
-            }
-        };
-        let advice = self.line_ends(hunk).unwrap_or("read the file again and make the diff from what it has now");
-        error.hint(advice).detail("hunk", number)
-    }
-
-    /// Only for a hunk that has no lines to be found by.
-    fn no_room(&self, number: usize, hunk: &Hunk) -> ToolError {
-        let why = match self.start_of(Some(hunk.before)) {
-            _ if self.drift != 0 => "the hunk before it was not where it said".to_owned(),
-            None => self.why_no_line(hunk),
-            Some(_) => "the file does not end there".to_owned(),
-        };
-        let message = format!(
-            "hunk {number} only adds lines, so it can only follow line {} of `{}`, and {why}",
-            hunk.stated, self.shown
-        );
-        ToolError::new(ErrorKind::EditNotFound, message).hint("give it lines of context").detail("hunk", number)
-    }
-
-    fn why_no_line(&self, hunk: &Hunk) -> String {
-        let stated = hunk.before.checked_add_signed(self.drift);
-        if stated.is_none_or(|lines| lines < self.done.lines) {
-            return "that is before the end of the hunk before it".to_owned();
-        }
-        let whole = self.text.is_empty() || self.text.ends_with('\n');
-        let end = if whole { "" } else { " and no newline at its end" };
-        format!("the file has {} line(s){end}", self.text.split_inclusive('\n').count())
-    }
-
-    /// What to say when only the ends of lines keep the hunk from matching.
-    fn line_ends(&self, hunk: &Hunk) -> Option<&'static str> {
-        let old = &hunk.old.text;
-        let loose = |text: &str| {
-            let newline = if text.ends_with('\n') { "" } else { "\n" };
-            ["\n", &text.replace("\r\n", "\n"), newline].concat()
-        };
-        let (file, wanted) = (loose(&self.text[self.done.at..]), loose(old));
-        let alike = if hunk.reaches_end() {
-            file.ends_with(&wanted)
-        } else {
-            memmem::find(file.as_bytes(), wanted.as_bytes()).is_some()
-        };
-        alike.then_some(match (self.text.contains("\r\n"), old.contains("\r\n")) {
-            (true, false) => "the line ends differ: the file has CRLF and the patch has LF",
-            (false, true) => "the line ends differ: the file has LF and the patch has CRLF",
-            _ if self.text.ends_with('\n') == old.ends_with('\n') => {
-                "the line ends differ: CRLF and LF are mixed, and each must be as in the file"
-            }
-            _ if old.ends_with('\n') => {
-                "the line ends differ: the file has no newline at its end, so put `\\ No newline at end of file` there"
-            }
-            _ => "the line ends differ: the file has a newline at its end, so leave out `\\ No newline at end of file`",
-        })
+/// The hunks with the ends of lines that the text has, where both have the same end everywhere.
+pub(super) fn with_ends_of<'h>(text: &str, hunks: &'h [Hunk]) -> Cow<'h, [Hunk]> {
+    let with_ends = |from: &str, to: &str| {
+        let side = |side: &Side| Side { text: side.text.replace(from, to), lines: side.lines };
+        hunks.iter().map(|hunk| Hunk { old: side(&hunk.old), new: side(&hunk.new), ..hunk.clone() }).collect()
+    };
+    let ends = |side: fn(&Hunk) -> &Side| {
+        hunks.iter().map(|hunk| LineEnds::of(&side(hunk).text)).fold(LineEnds::None, LineEnds::both)
+    };
+    let old = ends(|hunk| &hunk.old);
+    // With other ends than the file has, no old line that has one is in it.
+    match (LineEnds::of(text), old) {
+        _ if old.both(ends(|hunk| &hunk.new)) != old => Cow::Borrowed(hunks),
+        (LineEnds::Crlf, LineEnds::Lf) => Cow::Owned(with_ends("\n", "\r\n")),
+        (LineEnds::Lf, LineEnds::Crlf) => Cow::Owned(with_ends("\r\n", "\n")),
+        _ => Cow::Borrowed(hunks),
     }
 }
 
-/// How many lines of `old` the text begins with.
-fn first_difference(text: &str, old: &str) -> usize {
-    let pairs = text.split_inclusive('\n').zip(old.split_inclusive('\n'));
-    pairs.take_while(|(there, wanted)| there == wanted).count()
+/// How the lines of a text end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineEnds {
+    None,
+    Lf,
+    Crlf,
+    Mixed,
+}
+
+impl LineEnds {
+    pub(super) fn of(text: &str) -> Self {
+        let lines = memchr::memchr_iter(b'\n', text.as_bytes()).count();
+        match memmem::find_iter(text.as_bytes(), b"\r\n").count() {
+            _ if lines == 0 => Self::None,
+            0 => Self::Lf,
+            returns if returns == lines => Self::Crlf,
+            _ => Self::Mixed,
+        }
+    }
+
+    fn both(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::None, ends) | (ends, Self::None) => ends,
+            (one, other) if one == other => one,
+            _ => Self::Mixed,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -253,8 +116,9 @@ mod tests {
     use expect_test::{Expect, expect};
     use ringfence_kernel::ErrorKind;
 
-    use super::{MOST_SEARCHED, apply};
+    use super::apply;
     use crate::diff::parse;
+    use crate::diff::place::MOST_SEARCHED;
 
     /// The new text and where the hunks went; or the error.
     fn applied(text: &str, patch: &str) -> String {
@@ -265,10 +129,8 @@ mod tests {
                     .hunks
                     .iter()
                     .map(|placed| {
-                        format!(
-                            "#{} {}{:+} +{}-{}",
-                            placed.hunk, placed.line, placed.offset, placed.added, placed.removed
-                        )
+                        let offset = placed.offset.map_or(String::new(), |offset| format!("{offset:+}"));
+                        format!("#{} {}{offset} +{}-{}", placed.hunk, placed.line, placed.added, placed.removed)
                     })
                     .collect();
                 format!("{:?} {}", applied.text, hunks.join(", "))
@@ -336,7 +198,9 @@ mod tests {
         check(
             "a\nx\na\n",
             "@@ -2 +2 @@\n-x\n+X\n@@ -9 +9 @@\n-a\n+A\n",
-            expect![[r#""a\nX\nA\n" #1 2+0 +1-1, #2 3-6 +1-1"#]],
+            expect![
+                "AmbiguousEdit: hunk 2, for line 9, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+            ],
         );
     }
 
@@ -374,7 +238,7 @@ mod tests {
             "a\nb\n",
             "@@ -2 +2 @@\n-b\n+B\n@@ -1 +1 @@\n-a\n+A\n",
             expect![
-                "EditNotFound: hunk 2, for line 1, is not in `f`: that is before the end of the hunk before it; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 2, for line 1, is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
             ],
         );
         check(
@@ -394,27 +258,19 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_lines_are_part_of_them() {
+    fn lines_end_as_those_of_the_file_do() {
         check("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\r\n-b\r\n+B\r\n", expect![[r#""a\r\nB\r\n" #1 1+0 +1-1"#]]);
+        check("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""a\r\nB\r\n" #1 1+0 +1-1"#]]);
+        check("0\r\na\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""0\r\na\r\nB\r\n" #1 2+1 +1-1"#]]);
+        check("a\nb\n", "@@ -1,2 +1,2 @@\r\n a\r\n-b\r\n+B\r\n", expect![[r#""a\nB\n" #1 1+0 +1-1"#]]);
+        check("a\nb\n", "@@ -1,0 +2 @@\n+x\r\n", expect![[r#""a\nx\r\nb\n" #1 2+0 +1-0"#]]);
+        // Where they are mixed, each is part of its line.
+        check("a\r\nb\nc\n", "@@ -2 +2 @@\n-b\n+B\r\n", expect![[r#""a\r\nB\r\nc\n" #1 2+0 +1-1"#]]);
         check(
-            "a\r\nb\r\n",
+            "a\r\nb\nc\n",
             "@@ -1,2 +1,2 @@\n a\n-b\n+B\n",
             expect![
                 "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: the file has CRLF and the patch has LF"
-            ],
-        );
-        check(
-            "0\r\na\r\nb\r\n",
-            "@@ -1,2 +1,2 @@\n a\n-b\n+B\n",
-            expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: the file has CRLF and the patch has LF"
-            ],
-        );
-        check(
-            "a\nb\n",
-            "@@ -1,2 +1,2 @@\r\n a\r\n-b\r\n+B\r\n",
-            expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: the file has LF and the patch has CRLF"
             ],
         );
         check(
@@ -424,19 +280,117 @@ mod tests {
                 "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: CRLF and LF are mixed, and each must be as in the file"
             ],
         );
+    }
+
+    #[test]
+    fn a_hunk_without_right_numbers_goes_to_the_only_place() {
+        for header in ["@@", "@@ ... @@", "@@ fn f() {", "@@ -1,9 +1,9 @@", "@@ -99,9 +99 @@", "@@ -0,0 +1,2 @@"] {
+            let patch = format!("{header}\n a\n-b\n+B\n c\n");
+            check("x\na\nb\nc\n", &patch, expect![[r#""x\na\nB\nc\n" #1 2 +1-1"#]]);
+            check(
+                "a\nb\nc\na\nb\nc\n",
+                &patch.replace("@@ -1,9", "@@ -4,9"),
+                expect![
+                    "AmbiguousEdit: hunk 1 matches several places in `f`, at lines 1, 4; give more lines of context; line numbers are used only if every header of the file has right counts"
+                ],
+            );
+        }
         check(
-            "a\nb",
-            "@@ -1,2 +1,2 @@\n a\n-b\n+B\n",
-            expect![[
-                r#"EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; the line ends differ: the file has no newline at its end, so put `\ No newline at end of file` there"#
-            ]],
+            "a\nb\nc\n",
+            "@@\n-x\n+y\n",
+            expect![
+                "EditNotFound: hunk 1 is not in `f`: no place has its old lines; read the file again and make the diff from what it has now"
+            ],
         );
         check(
+            "a\nb\nc\n",
+            "@@\n-c\n+C\n@@\n-a\n+A\n",
+            expect![
+                "EditNotFound: hunk 2 is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
+            ],
+        );
+        check(
+            "a\nb\na\nc\n",
+            "@@\n-b\n+B\n@@\n-a\n+A\n",
+            expect![
+                "AmbiguousEdit: hunk 2 matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+            ],
+        );
+        check(
+            "b\na\nb\nc\n",
+            "@@ -3 +3 @@\n-b\n+B\n@@\n-c\n+C\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 3, matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+            ],
+        );
+        check(
+            "a\n",
+            "@@\n+x\n",
+            expect![
+                "EditNotFound: hunk 1 only adds lines, and nothing tells where in `f` they belong; give it lines of context"
+            ],
+        );
+        check("", "@@\n+x\n", expect![[r#""x\n" #1 1 +1-0"#]]);
+    }
+
+    #[test]
+    fn what_is_applied_already_is_not_applied_again() {
+        for (text, patch) in [
+            ("a\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\r\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\nc\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\nc\n", "@@\n a\n+b\n"),
+            ("x\na\n", "@@ -2 +2,2 @@\n+b\n a\n"),
+            ("x\na\n", "@@\n+b\n a\n"),
+            ("a\nb\n", "@@ -1,0 +2 @@\n+x\n"),
+            ("a\nb\n", "@@ -2,0 +3 @@\n+x\n"),
+            ("a\nb\n", "@@ -0,0 +1 @@\n+x\n"),
+            ("x\nb\nx\n", "@@ -1 +1 @@\n-x\n+y\n"),
+            ("a\nb\nc\na\nb\n", "@@ -1,2 +1 @@\n a\n-b\n"),
+            ("x\n", "@@\n-x\n+x\n+y\n"),
+            ("x\n", "@@\n-x\n+p\n+x\n+q\n"),
+            ("a\na\n", "@@\n a\n+a\n a\n"),
+        ] {
+            let files = parse(patch).unwrap();
+            let once = apply(text, &files[0], "f").unwrap().text;
+            let again = apply(&once, &files[0], "f").map(|applied| applied.text);
+            assert!(again.is_err(), "{patch}{text:?} -> {once:?} -> {again:?}");
+        }
+        check(
             "a\nb\n",
-            "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+B\n",
-            expect![[
-                r#"EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; the line ends differ: the file has a newline at its end, so leave out `\ No newline at end of file`"#
-            ]],
+            "@@ -1 +1,2 @@\n a\n+b\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is applied to `f` already: its new lines are there; leave it out; to add the same lines once more, give it lines of context above and below"
+            ],
+        );
+        // Nothing tells which of the lines is meant.
+        check(
+            "a\na\na\na\n",
+            "@@ -1,2 +1 @@\n a\n-a\n",
+            expect![
+                "AmbiguousEdit: hunk 1 would still match `f` after it is applied; give it lines of context above and below its change"
+            ],
+        );
+        check("a\na\na\na\n", "@@ -3,2 +3 @@\n a\n-a\n", expect![[r#""a\na\na\n" #1 3+0 +0-1"#]]);
+    }
+
+    #[test]
+    fn the_end_of_a_file_stays_as_it_is() {
+        let marker = "\\ No newline at end of file\n";
+        check("a\nb", "@@ -2 +2 @@\n-b\n+B\n", expect![[r#""a\nB" #1 2+0 +1-1"#]]);
+        check("a\nb", "@@ -1,2 +1,3 @@\n a\n b\n+c\n", expect![[r#""a\nb\nc" #1 1+0 +1-0"#]]);
+        check("a\nb", "@@ -1,2 +1 @@\n a\n-b\n", expect![[r#""a" #1 1+0 +0-1"#]]);
+        check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n{marker}"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
+        check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
+        check("a\nb", &format!("@@ -2 +2 @@\n-b\n+B\n{marker}"), expect![[r#""a\nB" #1 2+0 +1-1"#]]);
+        // Another place has the same line, with its newline.
+        check(
+            "b\na\nb",
+            "@@ -3 +3 @@\n-b\n+B\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 3, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+            ],
         );
     }
 
@@ -554,7 +508,7 @@ mod tests {
             ("xa\n".repeat(200_000), format!("@@ -1,100000 +1,100001 @@\n+b\n{context}"), ErrorKind::EditNotFound),
             (
                 text.clone(),
-                format!("@@ -1,100001 +1,100000 @@\n{context}-a\n\\ No newline at end of file\n"),
+                format!("@@ -1,100001 +1,100000 @@\n{context}-b\n\\ No newline at end of file\n"),
                 ErrorKind::EditNotFound,
             ),
         ];
@@ -566,7 +520,7 @@ mod tests {
         }
         let patch = format!("@@ -1,100001 +1,100001 @@\n{context}-b\n+B\n");
         let applied = apply(&(text.clone() + "b\n"), &parse(&patch).unwrap()[0], "f").unwrap();
-        assert_eq!((applied.text, applied.hunks[0].offset), (text + "B\n", 100_000));
+        assert_eq!((applied.text, applied.hunks[0].offset), (text + "B\n", Some(100_000)));
     }
 
     #[test]
@@ -584,6 +538,6 @@ mod tests {
         assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
         let text = (0..count).map(|n| format!("{n}\nx\n")).collect::<String>();
         let applied = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap();
-        assert!(applied.hunks.iter().all(|placed| placed.offset == placed.hunk as i64 - 1));
+        assert!(applied.hunks.iter().all(|placed| placed.offset == Some(placed.hunk as i64 - 1)));
     }
 }

@@ -1,7 +1,7 @@
 //! One hunk of a diff.
 //!
-//! It is read by the counts in its header, so that a removed line `-- x` is never taken for the header of a file.
-//! Counts that do not agree with the lines are an error.
+//! It is read by the counts in its header, so that a removed line `-- x` is never taken for the header of a file. Where
+//! they are missing or do not agree with the lines, it goes as far as lines have a mark, and its numbers count for nothing.
 
 use ringfence_kernel::ToolError;
 
@@ -15,34 +15,19 @@ const NO_NEWLINE: &str = "\\ ";
 
 pub(super) fn read_hunk(lines: &mut Lines<'_>) -> Result<Hunk, ToolError> {
     let number = lines.number;
-    let Some(header) = lines.next().and_then(Header::parse) else {
-        return Err(wrong(number, format!("{HEADER_LIKE}, where line numbers begin at 1 and fit in 32 bits")));
-    };
+    let header = lines.next().and_then(Header::parse);
     let body = *lines;
-    let mut reading = Reading::default();
-    while let Some(line) = lines.peek() {
-        if line.starts_with(NO_NEWLINE) {
-            reading.drop_newline(line).map_err(|problem| wrong(lines.number, problem))?;
-        } else if reading.old.lines == header.old && reading.new.lines == header.new {
-            break;
-        } else if line.starts_with("@@") || line.starts_with("diff ") {
-            return Err(header.miscounted(body));
-        } else if let Err(problem) = reading.take(line) {
-            let counts = header.but_has(reading.old.lines, reading.new.lines);
-            return Err(wrong(lines.number, problem).hint(&(counts + " up to here")));
-        }
-        if reading.old.lines > header.old || reading.new.lines > header.new {
-            return Err(header.miscounted(body));
-        }
-        lines.next();
+    if let Some(header) = header
+        && let Some(reading) = Reading::by_counts(lines, &header)
+    {
+        return Ok(reading.into_hunk(Some(header.start)));
     }
-    lines.skip_blank();
-    if reading.old.lines < header.old || reading.new.lines < header.new || lines.at_body() {
-        return Err(header.miscounted(body));
+    *lines = body;
+    let reading = Reading::by_marks(lines)?;
+    if reading.first.is_none() {
+        return Err(wrong(number, format!("the hunk has no lines; {HEADER_LIKE}")));
     }
-    let Reading { old, new, added, removed, .. } = reading;
-    let before = header.start.saturating_sub(usize::from(old.lines > 0));
-    Ok(Hunk { stated: header.start, before, old, new, added, removed })
+    Ok(reading.into_hunk(None))
 }
 
 /// The first line of a hunk: where it is, and how many old and new lines it has.
@@ -53,37 +38,13 @@ struct Header {
 }
 
 impl Header {
+    /// Nothing where the line has no numbers, or none that can be right.
     fn parse(line: &str) -> Option<Self> {
         let (old, rest) = line.strip_prefix("@@ -")?.split_once(" +")?;
         let (new, _) = rest.split_once(" @@")?;
         let ((start, old), (_, new)) = (range(old)?, range(new)?);
         let sound = (start > 0 || old == 0) && (old > 0 || new > 0);
         sound.then_some(Self { start, old, new })
-    }
-
-    fn but_has(&self, old: usize, new: usize) -> String {
-        format!("the hunk should have {} old and {} new lines, but has {old} and {new}", self.old, self.new)
-    }
-
-    /// Counts the lines that are there, for somebody who has to count better.
-    fn miscounted(&self, mut body: Lines<'_>) -> ToolError {
-        let number = body.number - 1;
-        let (mut old, mut new, mut blank) = (0, 0, 0);
-        while let Some(line) = body.peek() {
-            if is_blank(line) {
-                // It counts if more lines follow.
-                blank += 1;
-            } else if body.at_body() {
-                old += blank + usize::from(!line.starts_with('+'));
-                new += blank + usize::from(!line.starts_with('-'));
-                blank = 0;
-            } else if !line.starts_with(NO_NEWLINE) {
-                break;
-            }
-            body.next();
-        }
-        let advice = "count again: lines of context are old and new, those with `-` old, those with `+` new";
-        wrong(number, self.but_has(old, new)).hint(advice)
     }
 }
 
@@ -103,7 +64,10 @@ struct Reading {
     new: Side,
     added: usize,
     removed: usize,
+    first: Option<Kind>,
     last: Option<Kind>,
+    /// The newline of the last line was dropped.
+    ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,6 +78,59 @@ enum Kind {
 }
 
 impl Reading {
+    /// Reads as many lines as the header says. Nothing where there are others.
+    fn by_counts(lines: &mut Lines<'_>, header: &Header) -> Option<Self> {
+        let mut reading = Self::default();
+        while let Some(line) = lines.peek() {
+            if line.starts_with(NO_NEWLINE) {
+                reading.drop_newline(line).ok()?;
+            } else if reading.old.lines == header.old && reading.new.lines == header.new {
+                break;
+            } else if line.starts_with("@@") || line.starts_with("diff ") {
+                return None;
+            } else {
+                reading.take(line).ok()?;
+            }
+            if reading.old.lines > header.old || reading.new.lines > header.new {
+                return None;
+            }
+            lines.next();
+        }
+        lines.skip_blank();
+        let whole = reading.old.lines == header.old && reading.new.lines == header.new;
+        (whole && !lines.at_body()).then_some(reading)
+    }
+
+    /// Reads to the next header, or to the end. Blank lines there are not part of the hunk.
+    fn by_marks(lines: &mut Lines<'_>) -> Result<Self, ToolError> {
+        let mut reading = Self::default();
+        let mut blank = Vec::new();
+        while let Some(line) = lines.peek() {
+            if line.starts_with("@@") || line.starts_with("diff --git ") || lines.at_signature() || at_file(*lines)? {
+                break;
+            }
+            let number = lines.number;
+            lines.next();
+            if is_blank(line) {
+                blank.push(line);
+                continue;
+            }
+            let taken = blank.drain(..).try_for_each(|line| reading.take(line));
+            let taken = taken.and_then(|()| match line.starts_with(NO_NEWLINE) {
+                true => reading.drop_newline(line),
+                false => reading.take(line),
+            });
+            taken.map_err(|problem| wrong(number, problem))?;
+        }
+        Ok(reading)
+    }
+
+    fn into_hunk(self, stated: Option<usize>) -> Hunk {
+        let Self { old, new, added, removed, first, last, .. } = self;
+        let [context_above, context_below] = [first, last].map(|kind| kind == Some(Kind::Context));
+        Hunk { stated, old, new, added, removed, context_above, context_below }
+    }
+
     fn take(&mut self, line: &str) -> Result<(), &'static str> {
         let (kind, text) = match line.split_at_checked(1) {
             // An empty line of context whose space was trimmed.
@@ -132,13 +149,16 @@ impl Reading {
         }
         self.added += usize::from(kind == Kind::Added);
         self.removed += usize::from(kind == Kind::Removed);
+        self.first = self.first.or(Some(kind));
         self.last = Some(kind);
+        self.ended = false;
         Ok(())
     }
 
     /// Heeds `\ No newline at end of file`.
     fn drop_newline(&mut self, marker: &str) -> Result<(), &'static str> {
-        let last = self.last.take().ok_or("there is no line above whose newline could be missing")?;
+        let last = self.last.filter(|_| !std::mem::replace(&mut self.ended, true));
+        let last = last.ok_or("there is no line above whose newline could be missing")?;
         // In a patch that has CRLF everywhere, the return is not part of the line.
         let end = if marker.ends_with("\r\n") { "\r\n" } else { "\n" };
         for side in self.sides(last) {
@@ -158,11 +178,26 @@ impl Reading {
     }
 }
 
+/// Whether the header of another file follows. Where counts are wrong, nothing else tells it from a removed line `-- x`
+/// and an added one `++ x`.
+fn at_file(lines: Lines<'_>) -> Result<bool, ToolError> {
+    if !lines.at_names() || !lines.after_next().after_next().begin_with("@@") {
+        return Ok(false);
+    }
+    let prefixed = ["--- a/", "--- \"a/", "--- /dev/null"].iter().any(|start| lines.begin_with(start));
+    let new = lines.after_next();
+    if prefixed && ["+++ b/", "+++ \"b/", "+++ /dev/null"].iter().any(|start| new.begin_with(start)) {
+        return Ok(true);
+    }
+    let problem = "this may be the header of a file or two lines of the hunk above, whose counts are wrong";
+    Err(wrong(lines.number, problem).hint("begin the names with `a/` and `b/`, or make one patch for each file"))
+}
+
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
 
-    use crate::diff::tests::{check_read, read};
+    use crate::diff::tests::check_read;
 
     #[track_caller]
     fn check(hunk: &str, expected: Expect) {
@@ -170,15 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hunk_has_numbers() {
-        check(
-            "@@\n-x\n+y\n",
-            expect![
-                "line 3 of the patch: a hunk begins with a line like `@@ -12,7 +12,8 @@`, where line numbers begin at 1 and fit in 32 bits"
-            ],
-        );
-        for bad in [
+    fn a_header_without_right_numbers_says_nothing() {
+        for header in [
+            "@@",
+            "@@ @@",
+            "@@ ... @@",
             "@@ fn main() @@",
+            "@@ fn main() {",
             "@@ -1 +1",
             "@@ -a +1 @@",
             "@@ -+1 +1 @@",
@@ -190,10 +223,40 @@ mod tests {
             "@@ -1 +1,99999999999999999999999 @@",
             "@@ - +1 @@",
         ] {
-            let said = read(&format!("--- f\n+++ f\n{bad}\n-x\n+y\n"));
-            assert!(said.starts_with("line 3 of the patch: a hunk begins with a line like "), "{bad}: {said}");
+            check(&format!("{header}\n-x\n+y\n"), expect![[r#"Modify f, ?: "x\n" -> "y\n""#]]);
         }
         check("@@ -4294967294 +1 @@\n-x\n+y\n", expect![[r#"Modify f, 4294967294: "x\n" -> "y\n""#]]);
+        check("@@\n", expect!["line 3 of the patch: the hunk has no lines"]);
+        check("@@\n@@\n-x\n+y\n", expect!["line 3 of the patch: the hunk has no lines"]);
+    }
+
+    #[test]
+    fn a_hunk_without_counts_goes_as_far_as_its_lines_have_a_mark() {
+        check("@@\n a\n\n-x\n+y\n\n", expect![[r#"Modify f, ?: "a\n\nx\n" -> "a\n\ny\n""#]]);
+        check("@@\n-x\n+y\n\n@@\n-z\n\n", expect![[r#"Modify f, ?: "x\n" -> "y\n", ?: "z\n" -> """#]]);
+        check(
+            "@@\n-x\n+y\n--- a/g\n+++ b/g\n@@\n-z\n",
+            expect![[r#"Modify f, ?: "x\n" -> "y\n"; Modify g, ?: "z\n" -> """#]],
+        );
+        check(
+            "@@\n-x\n+y\n--- g\n+++ g\n@@\n-z\n",
+            expect![
+                "line 6 of the patch: this may be the header of a file or two lines of the hunk above, whose counts are wrong"
+            ],
+        );
+        check("@@\n-x\n--- a/g\n+++ b/g\n", expect![[r#"Modify f, ?: "x\n-- a/g\n" -> "++ b/g\n""#]]);
+        check("@@\n-x\n--\n", expect![[r#"Modify f, ?: "x\n-\n" -> """#]]);
+        check("@@\n-x\n-- \n2.47.3\n\n", expect![[r#"Modify f, ?: "x\n" -> """#]]);
+        check("@@\n-x\n+y\nz\n", expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"]);
+        check(
+            "@@\n-x\n+y\n\nThat is all.\n",
+            expect!["line 7 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+        );
+        check(
+            "@@\n-x\n+y\nIndex: g\n",
+            expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+        );
+        check("@@\n-x\n+y\n\\ No newline at end of file\n", expect![[r#"Modify f, ?: "x\n" -> "y""#]]);
     }
 
     #[test]
@@ -204,38 +267,20 @@ mod tests {
         );
         check("@@ -1,3 +1,3 @@\n a\n\n-x\n+y\n", expect![[r#"Modify f, 1: "a\n\nx\n" -> "a\n\ny\n""#]]);
         check("@@ -1,2 +1 @@\r\n a\r\n-b\r\n", expect![[r#"Modify f, 1: "a\r\nb\r\n" -> "a\r\n""#]]);
-        check(
-            "@@ -1 +1,3 @@\n a\r\n\n",
-            expect!["line 3 of the patch: the hunk should have 1 old and 3 new lines, but has 1 and 1"],
-        );
-        check(
-            "@@ -1,4 +1,2 @@\n a\n-b\n+c\n",
-            expect!["line 3 of the patch: the hunk should have 4 old and 2 new lines, but has 2 and 2"],
-        );
+        check("@@ -1 +1,3 @@\n a\r\n\n", expect![[r#"Modify f, ?: "a\r\n" -> "a\r\n""#]]);
+        check("@@ -1,4 +1,2 @@\n a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "a\nc\n""#]]);
         check(
             "@@ -1,4 +1,4 @@\n a\n-b\n+c\n@@ -9 +9 @@\n-x\n+y\n",
-            expect!["line 3 of the patch: the hunk should have 4 old and 4 new lines, but has 2 and 2"],
+            expect![[r#"Modify f, ?: "a\nb\n" -> "a\nc\n", 9: "x\n" -> "y\n""#]],
         );
         check(
             "@@ -1,3 +1,3 @@\n a\n-b\n+c\n--- g\n+++ g\n@@ -9 +9 @@\n-x\n+y\n",
             expect![[r#"Modify f, 1: "a\nb\n-- g\n" -> "a\nc\n++ g\n", 9: "x\n" -> "y\n""#]],
         );
-        check(
-            "@@ -1,2 +1,2 @@\n a\n-b\n+c\n d\n",
-            expect!["line 3 of the patch: the hunk should have 2 old and 2 new lines, but has 3 and 3"],
-        );
-        check(
-            "@@ -1,2 +1,2 @@\n a\n-b\n+c\n\n+d\n--\n",
-            expect!["line 3 of the patch: the hunk should have 2 old and 2 new lines, but has 3 and 4"],
-        );
-        check(
-            "@@ -1,2 +1 @@\n a\n--\n-b\n",
-            expect!["line 3 of the patch: the hunk should have 2 old and 1 new lines, but has 3 and 1"],
-        );
-        check(
-            "@@ -1 +1 @@\n-a\n-b\n+c\n",
-            expect!["line 3 of the patch: the hunk should have 1 old and 1 new lines, but has 2 and 1"],
-        );
+        check("@@ -1,2 +1,2 @@\n a\n-b\n+c\n d\n", expect![[r#"Modify f, ?: "a\nb\nd\n" -> "a\nc\nd\n""#]]);
+        check("@@ -1,2 +1,2 @@\n a\n-b\n+c\n\n+d\n--\n", expect![[r#"Modify f, ?: "a\nb\n\n-\n" -> "a\nc\n\nd\n""#]]);
+        check("@@ -1,2 +1 @@\n a\n--\n-b\n", expect![[r#"Modify f, ?: "a\n-\nb\n" -> "a\n""#]]);
+        check("@@ -1 +1 @@\n-a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "c\n""#]]);
         check(
             "@@ -1,2 +1,2 @@\n a\nb\n",
             expect!["line 5 of the patch: a line of a hunk must begin with a space, `+` or `-`"],

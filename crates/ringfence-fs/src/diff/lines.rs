@@ -36,11 +36,20 @@ impl<'p> Lines<'p> {
         self.begin_with("--- ") && self.after_next().begin_with("+++ ")
     }
 
-    /// Whether the next line could be one of a hunk. A mail ends in `-- ` and then says what made it.
+    /// Whether the next line could be one of a hunk.
     pub(super) fn at_body(self) -> bool {
-        let like_body = |lines: Self| lines.rest.starts_with([' ', '+', '-']);
-        let signature = self.peek().is_some_and(|line| line.trim_end() == "--") && !like_body(self.after_next());
-        like_body(self) && !self.at_names() && !signature
+        self.rest.starts_with([' ', '+', '-']) && !self.at_names() && !self.at_signature()
+    }
+
+    /// Whether the end of a mail follows: `-- ` and then the version of git that made it.
+    pub(super) fn at_signature(self) -> bool {
+        let version = self.after_next().rest.starts_with(|first: char| first.is_ascii_digit());
+        version && self.peek().is_some_and(|line| line.trim_end() == "--")
+    }
+
+    /// What is left up to where `end` begins, which is further down.
+    pub(super) fn up_to(self, end: Self) -> Self {
+        Self { rest: &self.rest[..self.rest.len() - end.rest.len()], ..self }
     }
 
     pub(super) fn skip_blank(&mut self) {

@@ -1,7 +1,8 @@
 //! Unified diffs: read once into types, then applied to the text of one file at a time.
 //!
-//! A hunk goes where it says, or to the only other place that has exactly its lines; how far that is, is reported.
-//! Nothing is matched nearly.
+//! A hunk whose header is right goes where it says. Any other, whether its numbers are wrong, miscounted or left out, goes
+//! to the only place that has exactly its old lines, and nowhere if there are two. Only the ends of lines may differ, where
+//! the file has the same end everywhere.
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
@@ -10,6 +11,7 @@ mod header;
 mod hunk;
 mod lines;
 mod parse;
+mod place;
 
 pub(crate) use apply::{Placed, apply};
 pub(crate) use parse::parse;
@@ -32,20 +34,22 @@ pub(crate) enum Change {
 }
 
 /// Some lines in a row and what they become. Both texts have the lines of context in them.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hunk {
-    /// The old line that its header states.
-    stated: usize,
-    /// How many lines, by its header, the old text has before it.
-    before: usize,
+    /// The old line that its header states; nothing where the header has no numbers, or counts that are wrong.
+    stated: Option<usize>,
     old: Side,
     new: Side,
     added: usize,
     removed: usize,
+    /// It begins with a line of context.
+    context_above: bool,
+    /// It ends with a line of context.
+    context_below: bool,
 }
 
 /// The lines of a hunk in one of the two texts, with their ends.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Side {
     text: String,
     lines: usize,
@@ -59,12 +63,19 @@ impl Side {
 }
 
 impl Hunk {
+    /// How many lines, by its header, the old text has before it.
+    fn stated_before(&self) -> Option<usize> {
+        self.stated.map(|line| line.saturating_sub(usize::from(self.old.lines > 0)))
+    }
+
     /// It can only be the end of a file.
     fn reaches_end(&self) -> bool {
         self.old.lacks_newline() || self.new.lacks_newline()
     }
 }
 
+#[cfg(test)]
+mod careless;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

@@ -19,21 +19,16 @@ const MOST_HUNKS: usize = 10_000;
 /// Reads a diff of at least one file. No two have the same path.
 pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
     let patch = with_last_newline(patch);
-    let mut lines = Lines::new(&patch);
+    let mut lines = unfenced(Lines::new(&patch))?;
     let mut files: Vec<FilePatch> = Vec::new();
     let mut named = HashMap::new();
-    let (mut fenced, mut hunks) = (false, 0);
-    while let Some(line) = lines.peek() {
+    let mut hunks = 0;
+    while lines.peek().is_some() {
         let number = lines.number;
         let Some(start) = Start::of(lines)? else {
-            fenced ^= line.starts_with("```");
             lines.next();
             continue;
         };
-        if fenced {
-            let problem = "the diff is inside a markdown code fence; give only what is between the ``` lines";
-            return Err(wrong(number, problem));
-        }
         let file = read_file(&mut lines, start)?;
         if files.first().is_some_and(|first| first.path.is_none() || file.path.is_none()) {
             let problem = "a diff of several files, or with text between its hunks, must name the file of each hunk";
@@ -55,6 +50,52 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
         return Err(ToolError::invalid("patch", "has no hunk").hint(&wanted));
     }
     Ok(files)
+}
+
+/// What is inside the markdown code fence that has the diff in it; everything, if there is no such fence.
+fn unfenced(patch: Lines<'_>) -> Result<Lines<'_>, ToolError> {
+    let mut lines = patch;
+    while let Some(line) = lines.peek() {
+        if Start::of(lines)?.is_some() {
+            return Ok(patch);
+        }
+        lines.next();
+        if !line.starts_with("```") {
+            continue;
+        }
+        let inside = lines;
+        while lines.peek().is_some_and(|line| !closes_fence(line)) {
+            lines.next();
+        }
+        let fenced = inside.up_to(lines);
+        lines.next();
+        if !has_start(fenced)? {
+            continue;
+        }
+        // A line of a hunk that lost its first character may look like the end of the fence.
+        for line in lines.by_ref() {
+            if line.starts_with(['+', '-', ' ', '@', '\\']) {
+                let problem = "the patch goes on after the end of its code fence";
+                return Err(wrong(lines.number - 1, problem).hint("give only the diff, without the ``` lines"));
+            }
+        }
+        return Ok(fenced);
+    }
+    Ok(patch)
+}
+
+fn closes_fence(line: &str) -> bool {
+    line.starts_with("```") && line.trim_end().bytes().all(|byte| byte == b'`')
+}
+
+fn has_start(mut lines: Lines<'_>) -> Result<bool, ToolError> {
+    while lines.peek().is_some() {
+        if Start::of(lines)?.is_some() {
+            return Ok(true);
+        }
+        lines.next();
+    }
+    Ok(false)
 }
 
 /// How the part of a diff that is about one file can begin.
@@ -229,10 +270,6 @@ mod tests {
                 "*** Begin Patch\n*** Update File: f\n@@\n-x\n+y\n*** End Patch\n",
                 expect!["line 1 of the patch: this is another format"],
             ),
-            (
-                "```diff\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-x\n+y\n```\n",
-                expect!["line 2 of the patch: the diff is inside a markdown code fence"],
-            ),
         ] {
             check(patch, expected);
         }
@@ -248,14 +285,32 @@ mod tests {
     }
 
     #[test]
+    fn a_code_fence_around_a_diff_is_not_part_of_it() {
+        let diff = "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-x\n+y\n";
+        for (before, after) in [
+            ("```diff\n", "```\n"),
+            ("```\n", "```"),
+            ("Here it is:\n\n```patch\n", "```\n\nThat is all.\n"),
+            ("````\n", "````\n"),
+            ("```\nan example\n```\nand\n```diff\n", "```\n"),
+            ("```diff\n", ""),
+        ] {
+            check(&format!("{before}{diff}{after}"), expect![[r#"Modify f, 1: "x\n" -> "y\n""#]]);
+        }
+        for after in ["```\n+z\n", "```\n```diff\n--- a/g\n+++ b/g\n@@ -1 +1 @@\n-x\n+y\n```\n", "```\n z\n"] {
+            let said = crate::diff::tests::read(&format!("```diff\n{diff}{after}"));
+            assert!(said.ends_with("the patch goes on after the end of its code fence"), "{said}");
+        }
+    }
+
+    #[test]
     fn advice_says_what_to_do_next() {
         for (patch, advice) in [
             ("", "a unified diff is wanted"),
             ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
             ("*** Begin Patch\n", "a unified diff is wanted"),
-            ("```\n@@ -1 +1 @@\n-x\n+y\n```\n", "give only what is between the ``` lines"),
-            ("@@ -1 +1 @@\n-x\n", "count again"),
-            ("@@ -1 +1 @@\n-x\ny\n", "the hunk should have 1 old and 1 new lines, but has 1 and 0 up to here"),
+            ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "give only the diff, without the ``` lines"),
+            ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "begin the names with `a/` and `b/`"),
         ] {
             let message = parse(patch).unwrap_err().message;
             assert!(message.contains(advice), "{message}");

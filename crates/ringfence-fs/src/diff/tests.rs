@@ -9,7 +9,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::ErrorKind;
 
-use super::apply::Applied;
+use super::apply::{Applied, with_ends_of};
 use super::{Change, FilePatch, Hunk, Placed, apply, parse};
 
 /// What is read from a patch; or what is wrong with it, without the advice.
@@ -26,7 +26,8 @@ pub(super) fn read(patch: &str) -> String {
 fn described(file: &FilePatch) -> String {
     let mut said = format!("{:?} {}", file.change, file.path.as_deref().unwrap_or("-"));
     for hunk in &file.hunks {
-        write!(said, ", {}: {:?} -> {:?}", hunk.stated, hunk.old.text, hunk.new.text).unwrap();
+        let stated = hunk.stated.map_or("?".to_owned(), |line| line.to_string());
+        write!(said, ", {stated}: {:?} -> {:?}", hunk.old.text, hunk.new.text).unwrap();
     }
     said
 }
@@ -157,7 +158,7 @@ fn a_mail_that_git_made_does_what_it_says() {
         assert_eq!((file.change, file.path.as_deref()), (change, Some(path)));
         let applied = apply(old, file, path).unwrap();
         assert_eq!(applied.text, new, "{path}");
-        assert!(applied.hunks.iter().all(|placed| placed.offset == 0), "{path}");
+        assert!(applied.hunks.iter().all(|placed| placed.offset == Some(0)), "{path}");
     }
 }
 
@@ -188,7 +189,7 @@ fn diffs_that_other_programs_made_do_what_they_say() {
 }
 
 /// Checks a property on as many cases as the environment says.
-fn check<S: Strategy>(strategy: &S, property: impl Fn(S::Value)) {
+pub(super) fn check<S: Strategy>(strategy: &S, property: impl Fn(S::Value)) {
     let config = Config { failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(strategy, |value| {
         property(value);
@@ -200,7 +201,7 @@ fn check<S: Strategy>(strategy: &S, property: impl Fn(S::Value)) {
 }
 
 /// A text of few different lines, some of which look like parts of a diff. Each has a § in it, unless it is empty.
-fn text() -> impl Strategy<Value = String> {
+pub(super) fn text() -> impl Strategy<Value = String> {
     let line = select(vec!["a§", "b§", "a§", "b§", "", "-- §", "++ §", "@@ -1 +1 @@ §", "\\ §", " §", "diff --git §"]);
     let end = prop_oneof![6 => Just("\n"), 1 => Just("\r\n")];
     (vec((line, end), 0..14), any::<bool>()).prop_map(|(lines, ended)| {
@@ -213,7 +214,7 @@ fn text() -> impl Strategy<Value = String> {
     })
 }
 
-fn lines_of(text: &str) -> Vec<&str> {
+pub(super) fn lines_of(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }
 
@@ -243,7 +244,7 @@ fn script<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<(char, &'t str)> {
 }
 
 /// A unified diff with so many lines of context.
-fn diff(old: &str, new: &str, context: usize) -> String {
+pub(super) fn diff(old: &str, new: &str, context: usize) -> String {
     let script = script(&lines_of(old), &lines_of(new));
     let near = |at: usize| {
         let around = at.saturating_sub(context)..(at + context + 1).min(script.len());
@@ -288,7 +289,7 @@ fn the_diff_of_any_two_texts_makes_one_of_the_other() {
             let files = parse(patch).unwrap();
             let applied = apply(&old, &files[0], "f").unwrap();
             assert_eq!(applied.text, new, "{patch}");
-            assert!(applied.hunks.iter().all(|placed| placed.offset == 0), "{:?}", applied.hunks);
+            assert!(applied.hunks.iter().all(|placed| placed.offset == Some(0)), "{:?}", applied.hunks);
             let signs = |sign| script(&lines_of(&old), &lines_of(&new)).iter().filter(|line| line.0 == sign).count();
             assert_eq!(applied.hunks.iter().map(|placed| placed.added).sum::<usize>(), signs('+'));
             assert_eq!(applied.hunks.iter().map(|placed| placed.removed).sum::<usize>(), signs('-'));
@@ -311,52 +312,150 @@ fn a_text_that_has_shifted_is_changed_in_the_same_lines() {
         let files = parse(&diff(&old, &new, context)).unwrap();
         let applied = apply(&(top_lines.clone() + &old), &files[0], "f").unwrap();
         assert_eq!(applied.text, top_lines + &new);
-        assert!(applied.hunks.iter().all(|placed| placed.offset == top as i64), "{:?}", applied.hunks);
+        assert!(applied.hunks.iter().all(|placed| placed.offset == Some(top as i64)), "{:?}", applied.hunks);
     });
 }
 
+/// Where a hunk belongs, and what it becomes there.
+type Spot = (usize, String);
+
 /// Where each hunk belongs, by a look at every line of the text.
-fn places(text: &str, hunks: &[Hunk]) -> Result<Vec<usize>, ErrorKind> {
+fn places(text: &str, hunks: &[Hunk]) -> Result<Vec<Spot>, ErrorKind> {
     let lines = lines_of(text);
-    let (mut done, mut drift, mut places) = (0, 0, Vec::new());
-    for hunk in hunks {
+    let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());
+    let (mut drift, mut places) = (0, Vec::<Spot>::new());
+    for (index, hunk) in hunks.iter().enumerate() {
         let old = lines_of(&hunk.old.text);
-        let fits = |at: &usize| {
-            lines[*at..].starts_with(&old)
-                && (!hunk.reaches_end() || at + old.len() == lines.len())
-                && (*at < lines.len() || text.is_empty() || text.ends_with('\n'))
-        };
-        let found: Vec<usize> = (done..=lines.len()).filter(fits).collect();
-        let stated = hunk.before as i64 + drift;
-        let place = match found[..] {
-            _ if found.iter().any(|at| *at as i64 == stated) && (drift == 0 || !old.is_empty()) => stated as usize,
+        let ends = |count: usize| places.iter().zip(hunks).take(count).map(|((at, _), hunk)| at + hunk.old.lines);
+        let done = ends(index).last().unwrap_or(0);
+        let is_free =
+            |at: usize| !places.iter().zip(ends(index)).any(|((start, _), end)| at < end && *start < at + old.len());
+        let mut found: Vec<Spot> = (0..=lines.len())
+            .filter(|at| {
+                lines[*at..].starts_with(&old)
+                    && (!hunk.reaches_end() || at + old.len() == lines.len())
+                    && (*at < lines.len() || text.is_empty() || text.ends_with('\n'))
+            })
+            .map(|at| (at, hunk.new.text.clone()))
+            .collect();
+        let stated = hunk.stated_before().filter(|_| trusted).map(|before| before as i64 + drift);
+        let at_stated = found.iter().find(|(at, _)| stated == Some(*at as i64) && *at >= done).cloned();
+        let place = match at_stated {
+            _ if old.is_empty() && !trusted && !text.is_empty() => return Err(ErrorKind::EditNotFound),
+            Some(place) if drift == 0 || !old.is_empty() => place,
+            _ if old.is_empty() && text.is_empty() => (0, hunk.new.text.clone()),
             _ if old.is_empty() => return Err(ErrorKind::EditNotFound),
-            [] => return Err(ErrorKind::EditNotFound),
-            [only] => only,
-            _ => return Err(ErrorKind::AmbiguousEdit),
+            _ => {
+                found.extend(loosely_at_end(text, hunk));
+                found.retain(|(at, _)| is_free(*at));
+                let same_end = |text: &str| text.replace("\r\n", "\n");
+                let (all, wanted) = (same_end(text), same_end(&hunk.old.text));
+                let is_mixed = text.contains("\r\n") && text.replace("\r\n", "").contains('\n');
+                let starts = std::iter::once(0).chain(all.match_indices('\n').map(|(at, _)| at + 1));
+                let loosely = starts.filter(|at| all[*at..].starts_with(&wanted)).count();
+                match &found[..] {
+                    [_] if is_mixed && loosely > 1 => return Err(ErrorKind::AmbiguousEdit),
+                    [only] if only.0 >= done => only.clone(),
+                    [] | [_] => return Err(ErrorKind::EditNotFound),
+                    _ => return Err(ErrorKind::AmbiguousEdit),
+                }
+            }
         };
-        done = place + old.len();
-        drift = place as i64 - hunk.before as i64;
+        let there = stated.and_then(|at| usize::try_from(at).ok()).filter(|at| *at >= done && *at <= lines.len());
+        let moved = there.filter(|at| *at != place.0 && hunk.new != hunk.old && hunk.new.lines > 0);
+        if moved.is_some_and(|at| stands(&lines[at..], hunk)) {
+            return Err(ErrorKind::EditNotFound);
+        }
+        check_once(text, hunk, place.0)?;
+        if let Some(before) = hunk.stated_before().filter(|_| trusted) {
+            drift = place.0 as i64 - before as i64;
+        }
         places.push(place);
     }
     Ok(places)
 }
 
-/// The text with nothing but the lines of its hunks changed, and what is said about them.
-fn rebuilt(text: &str, hunks: &[Hunk], places: &[usize]) -> Applied {
+pub(super) fn bare(text: &str) -> &str {
+    text.strip_suffix("\r\n").or(text.strip_suffix('\n')).unwrap_or(text)
+}
+
+/// Whether the new lines of a hunk are there.
+fn stands(there: &[&str], hunk: &Hunk) -> bool {
+    let new = lines_of(&hunk.new.text);
+    let rest = there.concat();
+    let one_ends = rest.ends_with('\n') == hunk.new.lacks_newline();
+    let at_end = !there.is_empty() && (rest == hunk.new.text || (one_ends && bare(&rest) == bare(&hunk.new.text)));
+    (!hunk.new.lacks_newline() && there.starts_with(&new)) || at_end
+}
+
+/// The last lines, where the hunk and the text only differ in the newline at the end.
+fn loosely_at_end(text: &str, hunk: &Hunk) -> Option<Spot> {
+    let (lines, old) = (lines_of(text), lines_of(&hunk.old.text));
+    let at = lines.len().checked_sub(old.len())?;
+    let differ = text.ends_with('\n') == hunk.old.lacks_newline();
+    let alike = !bare(&hunk.old.text).is_empty() && bare(&lines[at..].concat()) == bare(&hunk.old.text);
+    if !differ || !alike {
+        return None;
+    }
+    if hunk.new.lines == 0 || hunk.old.lacks_newline() != hunk.new.lacks_newline() {
+        return Some((at, hunk.new.text.clone()));
+    }
+    let new = bare(&hunk.new.text).to_owned() + &text[bare(text).len()..];
+    (text.ends_with('\n') || !(new.is_empty() || new.ends_with('\n'))).then_some((at, new))
+}
+
+/// What would be the same change once more is refused.
+fn check_once(text: &str, hunk: &Hunk, at: usize) -> Result<(), ErrorKind> {
     let lines = lines_of(text);
+    let (old, new) = (lines_of(&hunk.old.text), lines_of(&hunk.new.text));
+    if hunk.context_above && hunk.context_below {
+        return Ok(());
+    }
+    if old.is_empty() {
+        let there = lines[at..].starts_with(&new) && !new.is_empty();
+        return if there { Err(ErrorKind::EditNotFound) } else { Ok(()) };
+    }
+    if new.len() > old.len() {
+        let same = |(new, old): (&&str, &&str)| new == old || (!old.ends_with('\n') && new.starts_with(*old));
+        let aligned = (0..=new.len() - old.len()).filter(|above| new[*above..].iter().zip(&old).all(same));
+        let aligned = aligned.filter(|above| match (hunk.context_above, hunk.context_below) {
+            (true, _) => *above == 0,
+            (_, true) => above + old.len() == new.len(),
+            _ => true,
+        });
+        let mut starts = aligned.filter_map(|above| at.checked_sub(above));
+        let in_context = hunk.context_above || hunk.context_below;
+        let exactly = |start: usize| lines[start..].concat().starts_with(&hunk.new.text);
+        if starts.any(|start| if in_context { stands(&lines[start..], hunk) } else { exactly(start) }) {
+            return Err(ErrorKind::EditNotFound);
+        }
+        return Ok(());
+    }
+    let fewer = new.len() < old.len();
+    let again = [new, lines[at + old.len()..].to_vec()].concat();
+    let at_edge = if hunk.context_above { at + old.len() == lines.len() } else { at == 0 };
+    let one_sided = hunk.context_above != hunk.context_below;
+    let repeats = fewer && again.concat().starts_with(&hunk.old.text);
+    if one_sided && repeats && !at_edge { Err(ErrorKind::AmbiguousEdit) } else { Ok(()) }
+}
+
+/// The text with nothing but the lines of its hunks changed, and what is said about them.
+fn rebuilt(text: &str, hunks: &[Hunk], places: &[Spot]) -> Applied {
+    let lines = lines_of(text);
+    let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());
     let mut applied = Applied { text: String::new(), hunks: Vec::new() };
     let mut done = 0;
-    for (number, (hunk, place)) in (1..).zip(hunks.iter().zip(places)) {
+    for (number, (hunk, (place, new))) in (1..).zip(hunks.iter().zip(places)) {
         applied.text.push_str(&lines[done..*place].concat());
+        let before = hunk.stated_before().filter(|_| trusted);
         applied.hunks.push(Placed {
             hunk: number,
             line: lines_of(&applied.text).len() + 1,
-            offset: *place as i64 - hunk.before as i64,
+            offset: before.map(|before| *place as i64 - before as i64),
             added: hunk.added,
             removed: hunk.removed,
         });
-        applied.text.push_str(&hunk.new.text);
+        applied.text.push_str(new);
         done = place + lines_of(&hunk.old.text).len();
     }
     applied.text.push_str(&lines[done..].concat());
@@ -366,8 +465,9 @@ fn rebuilt(text: &str, hunks: &[Hunk], places: &[usize]) -> Applied {
 #[track_caller]
 fn check_against_every_line(text: &str, files: &[FilePatch]) {
     for file in files.iter().filter(|file| file.change == Change::Modify) {
-        match (apply(text, file, "f"), places(text, &file.hunks)) {
-            (Ok(applied), Ok(places)) => assert_eq!(applied, rebuilt(text, &file.hunks, &places)),
+        let hunks = with_ends_of(text, &file.hunks);
+        match (apply(text, file, "f"), places(text, &hunks)) {
+            (Ok(applied), Ok(places)) => assert_eq!(applied, rebuilt(text, &hunks, &places)),
             (Err(error), Err(kind)) => {
                 assert_eq!(error.kind, kind, "{}", error.message);
                 assert!(!error.message.contains('§'), "{}", error.message);

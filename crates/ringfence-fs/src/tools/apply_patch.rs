@@ -317,8 +317,9 @@ struct HunkPlace {
     hunk: usize,
     /// The line that it begins at now.
     line: usize,
-    /// How many lines further down than it said; less than zero is further up.
-    offset: i64,
+    /// How many lines further down than it said, if its header said where; less than zero is further up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<i64>,
     added: usize,
     removed: usize,
 }
