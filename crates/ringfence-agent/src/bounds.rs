@@ -20,10 +20,11 @@ pub struct Bounds {
     pub retries: u32,
     /// The longest wait before that, whatever the server wants.
     pub longest_wait: Duration,
-    /// Calls that may be denied before the run stops.
+    /// Calls that may be denied before the run stops. It does not stop in the answer that has the first of them: the model
+    /// has to see a denial before it can do better.
     pub denials: u32,
-    /// Calls in a row that name no tool or make no sense, before the run stops.
-    pub bad_calls: u32,
+    /// Answers in a row of which every call names no tool or makes no sense, before the run stops.
+    pub bad_answers: u32,
 }
 
 impl Default for Bounds {
@@ -36,7 +37,7 @@ impl Default for Bounds {
             retries: 5,
             longest_wait: Duration::from_secs(60),
             denials: 8,
-            bad_calls: 6,
+            bad_answers: 6,
         }
     }
 }

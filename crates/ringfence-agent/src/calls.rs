@@ -33,6 +33,8 @@ impl Run<'_> {
     /// Makes the calls and adds a result for each to the history. Why the run is over, if it is.
     pub(crate) async fn make_calls(&mut self, calls: &[RequestedCall]) -> Option<End> {
         let mut over: Option<End> = None;
+        let denied_before = self.denials;
+        let (mut made, mut bad) = (0, 0);
         for (number, call) in calls.iter().enumerate() {
             let result = if let Some(end) = &over {
                 self.unmade(&not_made(end))
@@ -41,7 +43,9 @@ impl Run<'_> {
             } else {
                 match self.make(call, number).await {
                     Ok(result) => {
-                        over = self.judge(call, &result).await;
+                        made += 1;
+                        bad += u32::from(matches!(result.error, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
+                        over = self.judge(call, &result, denied_before).await;
                         result
                     }
                     Err((result, end)) => {
@@ -61,7 +65,9 @@ impl Run<'_> {
                 over = Some(End::Memory(lost));
             }
         }
-        over
+        // By answers and not by calls: the model sees what was wrong before it is counted again.
+        self.bad_answers = if made > 0 && bad == made { self.bad_answers + 1 } else { 0 };
+        over.or((self.bad_answers >= self.agent.bounds.bad_answers).then_some(End::BadCalls))
     }
 
     /// Makes one call.
@@ -100,21 +106,12 @@ impl Run<'_> {
     }
 
     /// Whether the run should stop after this call, because it goes nowhere.
-    async fn judge(&mut self, call: &RequestedCall, result: &Result) -> Option<End> {
-        match result.error {
-            Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool) => self.bad_calls += 1,
-            Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied) => {
-                self.bad_calls = 0;
-                self.denials += 1;
-            }
-            _ => self.bad_calls = 0,
-        }
+    async fn judge(&mut self, call: &RequestedCall, result: &Result, denied_before: u32) -> Option<End> {
+        let is_denied = matches!(result.error, Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
+        self.denials += u32::from(is_denied);
         let why = self.repeats.made(call);
-        if self.denials >= self.agent.bounds.denials {
+        if is_denied && denied_before > 0 && self.denials >= self.agent.bounds.denials {
             return Some(End::Denied);
-        }
-        if self.bad_calls >= self.agent.bounds.bad_calls {
-            return Some(End::BadCalls);
         }
         let why = why?;
         match self.unless_over(self.agent.front.go_on(&why)).await {

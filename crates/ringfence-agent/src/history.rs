@@ -109,7 +109,7 @@ impl History {
         match self.messages.last() {
             None => Ok(()),
             Some(Message::Assistant { calls, .. }) if calls.is_empty() => Ok(()),
-            Some(_) => self.push(Message::Assistant { text: text.to_owned(), calls: Vec::new() }),
+            Some(_) => self.push(Message::answer(text)),
         }
     }
 
@@ -232,8 +232,9 @@ fn host_says(text: &str) -> String {
 fn size(message: &Message) -> usize {
     match message {
         Message::User { text } => text.len(),
-        Message::Assistant { text, calls } => {
-            text.len() + calls.iter().map(|call| call.id.len() + call.name.len() + call.arguments.len()).sum::<usize>()
+        Message::Assistant { text, calls, reasoning } => {
+            let call = |call: &RequestedCall| call.id.len() + call.name.len() + call.arguments.len();
+            text.len() + calls.iter().map(call).sum::<usize>() + reasoning.size()
         }
         Message::Tool { call_id, name, text, .. } => call_id.len() + name.len() + text.len(),
     }
@@ -282,13 +283,13 @@ mod tests {
     use ringfence_kernel::Dialect;
 
     use super::{Forgetful, History, whole};
-    use crate::message::{Message, RequestedCall};
+    use crate::message::{Message, ReasoningState, RequestedCall};
 
     fn step(id: &str, result: &str) -> [Message; 2] {
         let call = RequestedCall { id: id.to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
         let text = result.to_owned();
         [
-            Message::Assistant { text: String::new(), calls: vec![call] },
+            Message::Assistant { text: String::new(), calls: vec![call], reasoning: ReasoningState::default() },
             Message::Tool { call_id: id.to_owned(), name: "read_file".to_owned(), text, is_error: false },
         ]
     }
@@ -298,7 +299,7 @@ mod tests {
     }
 
     fn said(text: &str) -> Message {
-        Message::Assistant { text: text.to_owned(), calls: Vec::new() }
+        Message::answer(text)
     }
 
     /// Every call has its result right behind it, and there is no other result.

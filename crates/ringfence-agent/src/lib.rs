@@ -25,7 +25,7 @@ pub use bounds::Bounds;
 pub use event::{Announced, Event, Front, Quiet};
 pub use history::{Forgetful, History, Memory, MemoryLost, whole};
 pub use ledger::{Call, Change, Command, Fate, Ledger, Tap};
-pub use message::{Message, RequestedCall};
+pub use message::{Message, ReasoningState, RequestedCall};
 pub use model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Part, Parts, Trouble, Usage};
 pub use outcome::{End, Outcome};
 pub use probe::{Ability, probe};

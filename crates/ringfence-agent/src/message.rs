@@ -3,7 +3,10 @@
 //! An assistant's message with calls is followed by one result per call, in their order. Whoever builds a history keeps
 //! that, and a provider may rely on it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// One message of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +20,8 @@ pub enum Message {
         text: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<RequestedCall>,
+        #[serde(default, skip_serializing_if = "ReasoningState::is_empty")]
+        reasoning: ReasoningState,
     },
     Tool {
         call_id: String,
@@ -27,6 +32,41 @@ pub enum Message {
         #[serde(default)]
         is_error: bool,
     },
+}
+
+impl Message {
+    /// What a model, or the host in its place, said without making a call.
+    pub fn answer(text: impl Into<String>) -> Self {
+        Self::Assistant { text: text.into(), calls: Vec::new(), reasoning: ReasoningState::default() }
+    }
+}
+
+/// What a provider wants back with the calls of an answer, exactly as it sent it: without that, some forget what they
+/// thought, and some refuse the next request. Each provider sends back what is in its own form, and nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReasoningState {
+    /// Fields of a message of chat completions, such as `reasoning_content`.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub fields: Map<String, Value>,
+    /// `extra_content` of calls of chat completions, by the ids of the calls.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub calls: BTreeMap<String, Value>,
+    /// Signed blocks of Anthropic's messages, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Value>,
+}
+
+impl ReasoningState {
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.calls.is_empty() && self.blocks.is_empty()
+    }
+
+    /// How many bytes it is when it is sent.
+    pub(crate) fn size(&self) -> usize {
+        let length = |value: &Value| value.to_string().len();
+        self.fields.values().chain(self.calls.values()).chain(&self.blocks).map(length).sum()
+    }
 }
 
 /// A call that a model asked for.

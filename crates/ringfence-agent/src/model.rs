@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::message::{Message, RequestedCall};
+use crate::message::{Message, ReasoningState, RequestedCall};
 
 /// A language model.
 pub trait Model: fmt::Debug + Send + Sync {
@@ -68,6 +68,8 @@ pub enum Part<'a> {
 pub struct Answer {
     pub text: String,
     pub reasoning: String,
+    /// What its provider wants back with its calls.
+    pub reasoning_state: ReasoningState,
     /// In the order in which the model made them. At most 64; see `calls_dropped`.
     pub calls: Vec<RequestedCall>,
     /// How many calls were beyond the bound. Their ids are lost, and the model has to be told.

@@ -82,7 +82,7 @@ impl End {
             Self::Repeated => "the model made the same calls over and over".to_owned(),
             Self::Denied => "too many calls were denied; the model was not getting anywhere".to_owned(),
             Self::BadCalls => {
-                "too many calls in a row named no tool or made no sense; another model may do better".to_owned()
+                "too many answers in a row had only calls that named no tool or made no sense; another model may do better".to_owned()
             }
             Self::Tokens => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
             Self::Time => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),

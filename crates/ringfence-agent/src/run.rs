@@ -71,7 +71,7 @@ impl Agent {
             usage: Usage::default(),
             estimated: false,
             denials: 0,
-            bad_calls: 0,
+            bad_answers: 0,
             repeats: Repeats::default(),
             told_empty: false,
             told_text: false,
@@ -107,8 +107,8 @@ pub(crate) struct Run<'a> {
     pub(crate) usage: Usage,
     pub(crate) estimated: bool,
     pub(crate) denials: u32,
-    /// In a row.
-    pub(crate) bad_calls: u32,
+    /// Answers in a row of which no call made sense.
+    pub(crate) bad_answers: u32,
     pub(crate) repeats: Repeats,
     deadline: Option<Instant>,
     /// What the model was told already; it is told once.
@@ -169,7 +169,7 @@ impl Run<'_> {
 
     /// Does what an answer asks for.
     async fn take(&mut self, answer: Answer, tools: &[Offered]) -> Result<Next, MemoryLost> {
-        let Answer { text, calls, calls_dropped, refusal, finish, .. } = answer;
+        let Answer { text, mut calls, calls_dropped, refusal, finish, reasoning_state: reasoning, .. } = answer;
         let said = refusal.clone().filter(|_| text.trim().is_empty()).unwrap_or_else(|| text.clone());
         match finish {
             _ if refusal.is_some() => return self.last_words(End::Refusal, said),
@@ -178,13 +178,17 @@ impl Run<'_> {
             Finish::Length => return self.cut(text),
             Finish::Stop | Finish::Calls | Finish::Other(_) => {}
         }
+        // Who writes nothing, or that there is nothing, means no arguments.
+        for call in calls.iter_mut().filter(|call| matches!(call.arguments.trim(), "" | "null")) {
+            call.arguments = "{}".to_owned();
+        }
         let (text, calls) = match self.agent.repair {
             Repair::Never => (text, calls),
             Repair::OneMeaning => self.repaired(text, calls, tools),
         };
         if !calls.is_empty() {
             let calls = self.told_apart(calls);
-            self.history.push(Message::Assistant { text, calls: calls.clone() })?;
+            self.history.push(Message::Assistant { text, calls: calls.clone(), reasoning })?;
             if let Some(end) = self.make_calls(&calls).await {
                 // What it said beside its calls is no answer.
                 return Ok(Next::Over(Ended::with(end)));
@@ -293,7 +297,7 @@ impl Run<'_> {
     }
 
     fn push_text(&mut self, text: String) -> Result<(), MemoryLost> {
-        self.history.push(Message::Assistant { text, calls: Vec::new() })
+        self.history.push(Message::answer(text))
     }
 
     fn last_words(&mut self, end: End, text: String) -> Result<Next, MemoryLost> {

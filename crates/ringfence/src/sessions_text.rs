@@ -116,7 +116,7 @@ fn show(head: &Head, entries: &[Entry]) -> String {
         text.push('\n');
         match entry {
             Entry::Message(Message::User { text: said }) => text.push_str(&format!("> {said}\n")),
-            Entry::Message(Message::Assistant { text: said, calls }) => {
+            Entry::Message(Message::Assistant { text: said, calls, .. }) => {
                 if !said.trim().is_empty() {
                     text.push_str(&format!("{said}\n"));
                 }
@@ -137,7 +137,7 @@ fn markdown(head: &Head, entries: &[Entry]) -> String {
     for entry in entries {
         match entry {
             Entry::Message(Message::User { text: said }) => text.push_str(&format!("\n## Prompt\n\n{said}\n")),
-            Entry::Message(Message::Assistant { text: said, calls }) => {
+            Entry::Message(Message::Assistant { text: said, calls, .. }) => {
                 if !said.trim().is_empty() {
                     text.push_str(&format!("\n{said}\n"));
                 }

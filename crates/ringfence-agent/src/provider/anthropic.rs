@@ -2,6 +2,7 @@
 //!
 //! An answer is a list of blocks: text, thinking, and calls. It is whole once the reason for stopping was said.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
@@ -11,12 +12,14 @@ use serde_json::{Value, json};
 use super::assemble::{Assembly, MOST_CALLS, Piece};
 use super::fault::{Fault, quoted, shown};
 use super::http::{Client, Question};
-use super::intake::{Heard, Intake, Wire};
+use super::intake::{Heard, Wire};
 use super::names::Names;
 use super::openai::{count, sendable};
+use super::optional::OptionalFields;
 use super::sse::Event;
+use super::surrogates::mark;
 use super::{Provider, Secret};
-use crate::message::Message;
+use crate::message::{Message, RequestedCall};
 use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Parts, Trouble, Usage};
 
 /// The version of the interface that is spoken here.
@@ -30,7 +33,11 @@ pub(crate) struct Anthropic {
     client: Client,
     model: String,
     stream: bool,
+    optional: OptionalFields,
 }
+
+/// What a server may refuse, and an answer comes without. A signature that it does not know is one of another server.
+const OPTIONAL: [&str; 5] = ["temperature", "cache_control", "signature", "thinking", "redacted_thinking"];
 
 impl fmt::Debug for Anthropic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,16 +51,17 @@ impl Anthropic {
         let mut headers = vec![("anthropic-version", &version)];
         headers.extend(provider.key.as_ref().map(|key| ("x-api-key", key)));
         let client = Client::open(&provider, &headers)?;
-        Ok(Self { client, model: provider.model, stream: provider.stream })
+        Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
     }
 
     fn body(&self, ask: &Ask<'_>, names: &Names) -> Value {
         let most = ask.max_tokens.unwrap_or(MAX_TOKENS);
         let mut body = json!({
-            "model": self.model, "max_tokens": most, "messages": turns(ask.messages, names), "stream": self.stream,
+            "model": self.model, "max_tokens": most, "messages": self.turns(ask.messages, names), "stream": self.stream,
         });
         if !ask.system.trim().is_empty() {
-            body["system"] = json!([{"type": "text", "text": ask.system, "cache_control": {"type": "ephemeral"}}]);
+            body["system"] = json!([{"type": "text", "text": ask.system}]);
+            self.cache(&mut body["system"][0]);
         }
         if !ask.tools.is_empty() {
             let tool = |tool: &Offered| {
@@ -65,10 +73,35 @@ impl Anthropic {
             };
             body["tools"] = ask.tools.iter().map(tool).collect();
         }
-        if let Some(temperature) = ask.temperature {
+        if let Some(temperature) = ask.temperature.filter(|_| self.optional.takes("temperature")) {
             body["temperature"] = json!(temperature);
         }
         body
+    }
+
+    /// Has the server keep what was said up to this block, for the next question.
+    fn cache(&self, block: &mut Value) {
+        if self.optional.takes("cache_control") {
+            block["cache_control"] = json!({"type": "ephemeral"});
+        }
+    }
+
+    /// The history as turns: results belong to the turn of the user, and nothing empty is sent.
+    fn turns(&self, messages: &[Message], names: &Names) -> Vec<Value> {
+        let with_state = ["signature", "thinking", "redacted_thinking"].iter().all(|name| self.optional.takes(name));
+        let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+        for message in messages {
+            let (role, blocks) = blocks(message, names, with_state);
+            match turns.last_mut() {
+                Some((last, all)) if *last == role => all.extend(blocks),
+                _ if blocks.is_empty() => {}
+                _ => turns.push((role, blocks)),
+            }
+        }
+        if let Some(block) = turns.last_mut().and_then(|(_, blocks)| blocks.last_mut()) {
+            self.cache(block);
+        }
+        turns.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
     }
 
     /// A base URL is given with the version of the interface, or without.
@@ -84,9 +117,9 @@ impl Model for Anthropic {
 
     fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
         let names = Names::of(ask.tools);
-        let question = Question::post(&self.path("/messages"), &self.body(&ask, &names));
-        let reader = Reading::of(&self.model, &ask);
-        Box::pin(async move { self.client.ask(question, Intake::new(reader), parts).await })
+        let make = move || (self.body(&ask, &names), Reading::of(&self.model, &ask));
+        let path = self.path("/messages");
+        Box::pin(async move { self.client.ask(&path, (&self.optional, &OPTIONAL), make, parts).await })
     }
 
     /// Asks what the model is, which costs nothing.
@@ -102,34 +135,18 @@ impl Model for Anthropic {
     }
 }
 
-/// The history as turns: results belong to the turn of the user, and nothing empty is sent.
-fn turns(messages: &[Message], names: &Names) -> Vec<Value> {
-    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in messages {
-        let (role, blocks) = blocks(message, names);
-        match turns.last_mut() {
-            Some((last, all)) if *last == role => all.extend(blocks),
-            _ if blocks.is_empty() => {}
-            _ => turns.push((role, blocks)),
-        }
-    }
-    // What was said until now is kept by the server for the next question.
-    if let Some(block) = turns.last_mut().and_then(|(_, blocks)| blocks.last_mut()) {
-        block["cache_control"] = json!({"type": "ephemeral"});
-    }
-    turns.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
-}
-
-fn blocks(message: &Message, names: &Names) -> (&'static str, Vec<Value>) {
+fn blocks(message: &Message, names: &Names, with_state: bool) -> (&'static str, Vec<Value>) {
     let text = |text: &str| (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text.trim_end()}));
     match message {
         Message::User { text: said } => ("user", text(said).into_iter().collect()),
-        Message::Assistant { text: said, calls } => {
-            let call = |call: &crate::message::RequestedCall| {
+        Message::Assistant { text: said, calls, reasoning } => {
+            let call = |call: &RequestedCall| {
                 let input: Value = serde_json::from_str(&sendable(&call.arguments)).unwrap_or_else(|_| json!({}));
                 json!({"type": "tool_use", "id": legal_id(&call.id), "name": names.to_wire(&call.name), "input": input})
             };
-            ("assistant", text(said).into_iter().chain(calls.iter().map(call)).collect())
+            // What it thought comes before what it did, and belongs to that.
+            let thoughts = reasoning.blocks.iter().filter(|_| with_state && !calls.is_empty()).cloned();
+            ("assistant", thoughts.chain(text(said)).chain(calls.iter().map(call)).collect())
         }
         Message::Tool { call_id, text, is_error, .. } => {
             let id = legal_id(call_id);
@@ -185,6 +202,10 @@ struct Block {
     #[serde(default)]
     thinking: Value,
     #[serde(default)]
+    signature: Value,
+    #[serde(default)]
+    data: Value,
+    #[serde(default)]
     id: Value,
     #[serde(default)]
     name: Value,
@@ -204,13 +225,15 @@ pub(super) struct Reading {
     asked: String,
     /// Calls that began: their index, and the arguments that stood in the block itself until others come.
     calls: Vec<(u64, Option<String>)>,
+    /// What it thinks just now, and how that is signed.
+    thought: Option<(String, String)>,
     usage: Usage,
 }
 
 impl Reading {
     pub(super) fn of(asked: &str, ask: &Ask<'_>) -> Self {
         let assembly = Assembly::new(Names::of(ask.tools), ask.messages);
-        Self { assembly, asked: asked.to_owned(), calls: Vec::new(), usage: Usage::default() }
+        Self { assembly, asked: asked.to_owned(), calls: Vec::new(), thought: None, usage: Usage::default() }
     }
 }
 
@@ -223,7 +246,8 @@ impl Wire for Reading {
         if event.mended {
             self.assembly.oddity("bytes that are no UTF-8 were replaced");
         }
-        let told: Told = match serde_json::from_str(data) {
+        let marked = self.marked(data);
+        let told: Told = match serde_json::from_str(&marked) {
             Ok(told) => told,
             Err(_) if self.is_finished() => return Ok(Heard::Life),
             Err(error) => {
@@ -237,7 +261,8 @@ impl Wire for Reading {
     }
 
     fn whole(&mut self, body: &str, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let told: Told = serde_json::from_str(body).map_err(|error| match error.classify() {
+        let marked = self.marked(body);
+        let told: Told = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => Fault::new(Trouble::Cut, "the answer is JSON that was cut"),
             _ => Fault::wrong_body("JSON that is no message", body.as_bytes()),
         })?;
@@ -297,11 +322,34 @@ impl Reading {
         Ok(Heard::Progress)
     }
 
+    /// JSON that can be read, whatever halves of characters are in it.
+    fn marked<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
+        let marked = mark(json);
+        if matches!(marked, Cow::Owned(_)) {
+            self.assembly.has_marks();
+        }
+        marked
+    }
+
+    /// What it thought is whole. Without a signature nobody wants it back.
+    fn end_thought(&mut self) {
+        if let Some((thinking, signature)) = self.thought.take().filter(|(_, signature)| !signature.is_empty()) {
+            self.assembly.state_block(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+        }
+    }
+
     fn begin(&mut self, index: u64, block: Block, parts: &mut Parts<'_>) {
+        self.end_thought();
         match block.kind.as_str() {
             "text" => self.assembly.text(block.text.as_str().unwrap_or_default(), parts),
-            "thinking" => self.assembly.reasoning(block.thinking.as_str().unwrap_or_default(), parts),
-            "redacted_thinking" => {}
+            "thinking" => {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                self.thought = Some((text(&block.thinking), text(&block.signature)));
+                self.assembly.reasoning(&text(&block.thinking), parts);
+            }
+            "redacted_thinking" => {
+                self.assembly.state_block(json!({"type": "redacted_thinking", "data": block.data}));
+            }
             "tool_use" => {
                 let text = |value: &Value| value.as_str().map(str::to_owned);
                 let piece =
@@ -322,7 +370,17 @@ impl Reading {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match piece.kind.as_str() {
             "text_delta" => self.assembly.text(&text(&piece.text), parts),
-            "thinking_delta" => self.assembly.reasoning(&text(&piece.thinking), parts),
+            "thinking_delta" => {
+                if let Some((thinking, _)) = &mut self.thought {
+                    thinking.push_str(&text(&piece.thinking));
+                }
+                self.assembly.reasoning(&text(&piece.thinking), parts);
+            }
+            "signature_delta" => {
+                if let Some((_, signature)) = &mut self.thought {
+                    signature.push_str(&text(&piece.signature));
+                }
+            }
             "input_json_delta" => {
                 let arguments = text(&piece.partial_json);
                 let Some((_, input)) = self.calls.iter_mut().rfind(|(begun, _)| *begun == index) else {
@@ -341,6 +399,7 @@ impl Reading {
 
     fn stop(&mut self, reason: &Value, parts: &mut Parts<'_>) {
         let Some(reason) = reason.as_str().filter(|reason| !reason.is_empty()) else { return };
+        self.end_thought();
         for (index, input) in std::mem::take(&mut self.calls) {
             if input.is_some() {
                 self.assembly.call(Piece { index: Some(index), arguments: input, ..Piece::default() }, parts);

@@ -6,10 +6,14 @@
 //!
 //! Not here: what arguments mean. They stay the text that the model wrote.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
+
+use serde_json::Value;
 
 use super::fault::shown;
 use super::names::Names;
+use super::surrogates::{join, unmark};
 use crate::message::{Message, RequestedCall};
 use crate::model::{Answer, Finish, Part, Parts, Usage};
 
@@ -29,6 +33,8 @@ pub(crate) struct Piece {
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) arguments: Option<String>,
+    /// What the server wants back with the call.
+    pub(crate) extra: Option<Value>,
     pub(crate) form: Form,
 }
 
@@ -52,6 +58,10 @@ pub(crate) struct Assembly {
     /// The first call beyond the bound that is still being told.
     dropping: Option<(Option<u64>, Option<String>)>,
     finish: Option<Finish>,
+    /// Whether halves of characters are marked in what was heard.
+    has_marks: bool,
+    /// A first half that waits for its second, in text and in reasoning.
+    halves: [Option<char>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +71,7 @@ struct Draft {
     id: String,
     name: String,
     arguments: String,
+    extra: Option<Value>,
     shape: Shape,
     /// Where the first piece of the arguments ended, and the last began.
     first_end: usize,
@@ -75,20 +86,48 @@ impl Assembly {
         });
         let known_ids = ids.map(|call| call.id.clone()).collect();
         let (answer, drafts) = (Answer::default(), Vec::new());
-        Self { names, known_ids, answer, drafts, dropping: None, finish: None }
+        Self { names, known_ids, answer, drafts, dropping: None, finish: None, has_marks: false, halves: [None; 2] }
+    }
+
+    /// What comes has halves of characters in it, which are marked.
+    pub(crate) fn has_marks(&mut self) {
+        self.has_marks = true;
+        self.oddity("halves of characters were joined or replaced");
     }
 
     pub(crate) fn text(&mut self, text: &str, parts: &mut Parts<'_>) {
         if self.goes_on("text", text) {
-            self.answer.text.push_str(text);
-            parts(Part::Text(text));
+            let text = if self.has_marks { Cow::Owned(join(text, &mut self.halves[0])) } else { Cow::Borrowed(text) };
+            self.answer.text.push_str(&text);
+            parts(Part::Text(&text));
         }
     }
 
     pub(crate) fn reasoning(&mut self, text: &str, parts: &mut Parts<'_>) {
         if self.goes_on("reasoning", text) {
-            self.answer.reasoning.push_str(text);
-            parts(Part::Reasoning(text));
+            let text = if self.has_marks { Cow::Owned(join(text, &mut self.halves[1])) } else { Cow::Borrowed(text) };
+            self.answer.reasoning.push_str(&text);
+            parts(Part::Reasoning(&text));
+        }
+    }
+
+    /// What the server wants back with this answer, piece by piece: texts and lists grow, and of anything else the last holds.
+    pub(crate) fn state_field(&mut self, name: &str, value: &Value) {
+        if self.finish.is_some() || value.is_null() {
+            return;
+        }
+        let fields = &mut self.answer.reasoning_state.fields;
+        match (fields.get_mut(name), value) {
+            (Some(Value::String(known)), Value::String(more)) => known.push_str(more),
+            (Some(Value::Array(known)), Value::Array(more)) => known.extend(more.iter().cloned()),
+            _ => drop(fields.insert(name.to_owned(), value.clone())),
+        }
+    }
+
+    /// A block that the server wants back with this answer.
+    pub(crate) fn state_block(&mut self, block: Value) {
+        if self.finish.is_none() {
+            self.answer.reasoning_state.blocks.push(block);
         }
     }
 
@@ -174,8 +213,13 @@ impl Assembly {
         for draft in std::mem::take(&mut self.drafts) {
             let id = self.unique_id(draft.id);
             let name = self.names.to_ours(&draft.name).to_owned();
-            self.answer.calls.push(RequestedCall { id, name, arguments: draft.arguments });
+            let arguments = if self.has_marks { unmark(&draft.arguments) } else { draft.arguments };
+            self.answer.reasoning_state.calls.extend(draft.extra.map(|extra| (id.clone(), extra)));
+            self.answer.calls.push(RequestedCall { id, name, arguments });
         }
+        let [text, reasoning] = self.halves.map(|half| half.map(|_| char::REPLACEMENT_CHARACTER));
+        self.answer.text.extend(text);
+        self.answer.reasoning.extend(reasoning);
         self.answer.finish = self.reconciled(finish);
         Some(self.answer)
     }
@@ -233,6 +277,9 @@ impl Assembly {
             } else {
                 odd = Some("a call changed its name");
             }
+        }
+        if piece.extra.is_some() {
+            draft.extra = piece.extra;
         }
         if let Some(text) = piece.arguments.filter(|text| !text.is_empty())
             && !draft.take_arguments(&text)

@@ -35,11 +35,13 @@ const NO_TOOLS: [&str; 8] = [
 pub(crate) struct Fault {
     pub(crate) trouble: Trouble,
     pub(crate) text: String,
+    /// All that the server said about a request that it refused. For us alone: it may repeat what it was sent.
+    pub(crate) said: String,
 }
 
 impl Fault {
     pub(crate) fn new(trouble: Trouble, text: impl Into<String>) -> Self {
-        Self { trouble, text: text.into() }
+        Self { trouble, text: text.into(), said: String::new() }
     }
 
     /// The body of a good answer is none. `what` is what it looks like.
@@ -59,7 +61,10 @@ impl Fault {
             (trouble, _) => trouble,
         };
         let reason = status.canonical_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        Self::new(trouble, format!("status {}{reason}{said}{}", status.as_u16(), advice(trouble)))
+        let text = format!("status {}{reason}{said}{}", status.as_u16(), advice(trouble));
+        // The field that is meant comes first, where it is named by itself.
+        let param = value.pointer("/error/param").and_then(Value::as_str).unwrap_or_default();
+        Self { said: format!("{param} {}", String::from_utf8_lossy(body)), ..Self::new(trouble, text) }
     }
 
     /// An error that came with a good status, or in the middle of a stream.

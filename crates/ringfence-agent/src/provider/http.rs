@@ -25,6 +25,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::fault::{Fault, shown};
 use super::intake::{Heard, Intake, Wire};
+use super::optional::OptionalFields;
 use super::{Provider, Secret, Timeouts};
 use crate::model::{Answer, ModelError, Parts, Trouble};
 
@@ -107,18 +108,35 @@ impl Client {
         &self.place.path
     }
 
-    /// Asks, and takes the answer in as it comes.
+    /// Asks, and takes the answer in as it comes. A field of `known` that the server refuses is left out of the next body
+    /// that `make` gives, and it is asked again.
     pub(crate) async fn ask<W: Wire>(
         &self,
-        question: Question,
-        intake: Intake<W>,
+        path: &str,
+        optional: (&OptionalFields, &[&'static str]),
+        make: impl Fn() -> (Value, W) + Send,
         parts: &mut Parts<'_>,
     ) -> Result<Answer, ModelError> {
-        let answer = async {
-            let reply = self.good(&question).await?;
-            self.take_in(reply, intake, parts).await
-        };
-        answer.await.map_err(|fault| self.error(&question, fault))
+        let (refused, known) = optional;
+        let mut left_out = Vec::new();
+        loop {
+            let (body, wire) = make();
+            let question = Question::post(path, &body);
+            let answer = async {
+                let reply = self.good(&question).await?;
+                self.take_in(reply, Intake::new(wire), parts).await
+            };
+            match answer.await {
+                Ok(mut answer) => {
+                    answer.oddities.extend(left_out);
+                    return Ok(answer);
+                }
+                Err(fault) => match refused.refused_by(&fault, known, &body) {
+                    Some(name) => left_out.push(format!("the server does not take `{name}`, which is left out now")),
+                    None => return Err(self.error(&question, fault)),
+                },
+            }
+        }
     }
 
     /// Asks for something small, and lets `judge` look at it.
@@ -235,10 +253,11 @@ impl Client {
             line.sender.ready().await?;
             line.sender.send_request(request).await
         };
-        let response = match timeout(self.timeouts.first_byte, sending).await {
+        let longest = self.timeouts.answer.unwrap_or(Duration::MAX).min(self.timeouts.first_byte);
+        let response = match timeout(longest, sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(dropped(&error)),
-            Err(_) => return Err(self.silent(self.timeouts.first_byte)),
+            Err(_) => return Err(self.silent(longest)),
         };
         Ok(Reply { response, line, asked })
     }
@@ -271,7 +290,15 @@ impl Client {
                     break None;
                 }
                 None if intake.is_finished() => break None,
-                None => return Err(self.silent(clock.waited(Instant::now()))),
+                None => {
+                    return Err(match self.timeouts.answer.filter(|most| asked.elapsed() >= *most) {
+                        Some(most) => Fault::new(
+                            Trouble::Stalled,
+                            format!("the answer took longer than {}, which `answer_timeout` sets", seconds(most)),
+                        ),
+                        None => self.silent(clock.waited(Instant::now())),
+                    });
+                }
             }
         };
         intake.end(cut, parts)
@@ -334,7 +361,7 @@ impl Client {
 
     fn silent(&self, waited: Duration) -> Fault {
         let text =
-            format!("no part of an answer came for {}; a timeout of this provider may be too short", seconds(waited));
+            format!("no part of an answer came for {}; `first_byte_timeout` or `idle_timeout` may be too short", seconds(waited));
         Fault::new(Trouble::Stalled, text)
     }
 
@@ -368,6 +395,7 @@ struct Reply {
 #[derive(Debug)]
 struct Clock {
     timeouts: Timeouts,
+    asked: Instant,
     life: Instant,
     progress: Instant,
     begun: bool,
@@ -377,7 +405,7 @@ struct Clock {
 
 impl Clock {
     fn new(timeouts: Timeouts, asked: Instant) -> Self {
-        Self { timeouts, life: asked, progress: asked, begun: false, leave: None }
+        Self { timeouts, asked, life: asked, progress: asked, begun: false, leave: None }
     }
 
     fn hear(&mut self, heard: Heard, is_finished: bool, now: Instant) {
@@ -397,7 +425,9 @@ impl Clock {
         let silence = self.life + if self.begun { self.timeouts.idle } else { self.timeouts.first_byte };
         // Signs of life are not waited for without end.
         let longest = self.timeouts.first_byte.max(self.timeouts.idle);
-        self.leave.unwrap_or(silence.min(self.progress + longest))
+        let whole = self.timeouts.answer.map(|most| self.asked + most);
+        let silence = silence.min(self.progress + longest);
+        self.leave.unwrap_or(whole.map_or(silence, |whole| whole.min(silence)))
     }
 
     /// Since the answer last went on.

@@ -12,8 +12,10 @@ mod http;
 mod intake;
 mod names;
 mod openai;
+mod optional;
 mod scripted;
 mod sse;
+mod surrogates;
 #[cfg(test)]
 mod tests;
 
@@ -59,11 +61,18 @@ pub struct Timeouts {
     /// Between two bytes. A server that only shows that it lives is waited for as long as for a first byte, or this if it
     /// is longer.
     pub idle: Duration,
+    /// For a whole answer, where there is a bound.
+    pub answer: Option<Duration>,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(10), first_byte: Duration::from_secs(120), idle: Duration::from_secs(60) }
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(120),
+            idle: Duration::from_secs(60),
+            answer: None,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! should be, and only what no server means is an error. A server that was asked for a stream and sends the whole, or the
 //! other way round, is understood.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
@@ -13,11 +14,13 @@ use serde_json::{Value, json};
 use super::assemble::{Assembly, Form, Piece};
 use super::fault::{Fault, shown};
 use super::http::{Client, Question};
-use super::intake::{Heard, Intake, Wire};
+use super::intake::{Heard, Wire};
 use super::names::Names;
+use super::optional::OptionalFields;
 use super::sse::Event;
+use super::surrogates::mark;
 use super::{Provider, Secret};
-use crate::message::Message;
+use crate::message::{Message, RequestedCall};
 use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Parts, Trouble, Usage};
 
 /// A model behind `POST …/chat/completions`.
@@ -25,7 +28,20 @@ pub(crate) struct OpenAi {
     client: Client,
     model: String,
     stream: bool,
+    optional: OptionalFields,
 }
+
+/// What a server may refuse, and an answer comes without.
+const OPTIONAL: [&str; 8] = [
+    "stream_options",
+    "temperature",
+    "max_tokens",
+    "max_completion_tokens",
+    "reasoning_content",
+    "reasoning_details",
+    "reasoning",
+    "extra_content",
+];
 
 impl fmt::Debug for OpenAi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +54,7 @@ impl OpenAi {
         let bearer = provider.key.as_ref().map(|key| Secret::new(format!("Bearer {}", key.reveal())));
         let headers: Vec<(&str, &Secret)> = bearer.iter().map(|value| ("authorization", value)).collect();
         let client = Client::open(&provider, &headers)?;
-        Ok(Self { client, model: provider.model, stream: provider.stream })
+        Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
     }
 
     fn body(&self, ask: &Ask<'_>, names: &Names) -> Value {
@@ -46,9 +62,9 @@ impl OpenAi {
         if !ask.system.is_empty() {
             messages.push(json!({"role": "system", "content": ask.system}));
         }
-        messages.extend(ask.messages.iter().filter_map(|message| said(message, names)));
+        messages.extend(ask.messages.iter().filter_map(|message| self.said(message, names)));
         let mut body = json!({"model": self.model, "messages": messages, "stream": self.stream});
-        if self.stream {
+        if self.stream && self.optional.takes("stream_options") {
             body["stream_options"] = json!({"include_usage": true});
         }
         if !ask.tools.is_empty() {
@@ -60,15 +76,47 @@ impl OpenAi {
             };
             body["tools"] = ask.tools.iter().map(tool).collect();
         }
-        if let Some(temperature) = ask.temperature {
+        if let Some(temperature) = ask.temperature.filter(|_| self.optional.takes("temperature")) {
             body["temperature"] = json!(temperature);
         }
         if let Some(most) = ask.max_tokens {
             // OpenAI's own newer models refuse the name that all others know.
-            let name = if self.client.host() == "api.openai.com" { "max_completion_tokens" } else { "max_tokens" };
-            body[name] = json!(most);
+            let mut names = ["max_tokens", "max_completion_tokens"];
+            if self.client.host() == "api.openai.com" {
+                names.reverse();
+            }
+            if let Some(name) = names.into_iter().find(|name| self.optional.takes(name)) {
+                body[name] = json!(most);
+            }
         }
         body
+    }
+
+    fn said(&self, message: &Message, names: &Names) -> Option<Value> {
+        Some(match message {
+            Message::User { text } => json!({"role": "user", "content": text}),
+            Message::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => return None,
+            Message::Assistant { text, calls, .. } if calls.is_empty() => json!({"role": "assistant", "content": text}),
+            Message::Assistant { text, calls, reasoning } => {
+                let call = |call: &RequestedCall| {
+                    let function = json!({"name": names.to_wire(&call.name), "arguments": sendable(&call.arguments)});
+                    let mut made = json!({"id": call.id, "type": "function", "function": function});
+                    let extra = reasoning.calls.get(&call.id).filter(|_| self.optional.takes("extra_content"));
+                    if let Some(extra) = extra {
+                        made["extra_content"] = extra.clone();
+                    }
+                    made
+                };
+                let calls: Vec<Value> = calls.iter().map(call).collect();
+                let text = if text.is_empty() { Value::Null } else { json!(text) };
+                let mut said = json!({"role": "assistant", "content": text, "tool_calls": calls});
+                for (name, value) in reasoning.fields.iter().filter(|(name, _)| self.optional.takes(name)) {
+                    said[name] = value.clone();
+                }
+                said
+            }
+            Message::Tool { call_id, text, .. } => json!({"role": "tool", "tool_call_id": call_id, "content": text}),
+        })
     }
 }
 
@@ -79,9 +127,8 @@ impl Model for OpenAi {
 
     fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
         let names = Names::of(ask.tools);
-        let question = Question::post("/chat/completions", &self.body(&ask, &names));
-        let reader = Completion::of(&self.model, &ask);
-        Box::pin(async move { self.client.ask(question, Intake::new(reader), parts).await })
+        let make = move || (self.body(&ask, &names), Completion::of(&self.model, &ask));
+        Box::pin(async move { self.client.ask("/chat/completions", (&self.optional, &OPTIONAL), make, parts).await })
     }
 
     /// Asks for the list of models. A server that has one and does not list ours does not know it.
@@ -92,24 +139,6 @@ impl Model for OpenAi {
             self.client.check(question, known).await
         })
     }
-}
-
-fn said(message: &Message, names: &Names) -> Option<Value> {
-    Some(match message {
-        Message::User { text } => json!({"role": "user", "content": text}),
-        Message::Assistant { text, calls } if text.is_empty() && calls.is_empty() => return None,
-        Message::Assistant { text, calls } if calls.is_empty() => json!({"role": "assistant", "content": text}),
-        Message::Assistant { text, calls } => {
-            let call = |call: &crate::message::RequestedCall| {
-                let function = json!({"name": names.to_wire(&call.name), "arguments": sendable(&call.arguments)});
-                json!({"id": call.id, "type": "function", "function": function})
-            };
-            let calls: Vec<Value> = calls.iter().map(call).collect();
-            let text = if text.is_empty() { Value::Null } else { json!(text) };
-            json!({"role": "assistant", "content": text, "tool_calls": calls})
-        }
-        Message::Tool { call_id, text, .. } => json!({"role": "tool", "tool_call_id": call_id, "content": text}),
-    })
 }
 
 /// Arguments of an earlier call as a server takes them. Some fail on a history in which they are no JSON object, so what
@@ -185,6 +214,10 @@ struct Said {
     #[serde(default)]
     reasoning: Value,
     #[serde(default)]
+    reasoning_details: Value,
+    #[serde(default)]
+    extra_content: Value,
+    #[serde(default)]
     refusal: Value,
     #[serde(default)]
     tool_calls: Option<Vec<ToolCall>>,
@@ -202,6 +235,8 @@ struct ToolCall {
     id: Value,
     #[serde(default)]
     function: Option<Function>,
+    #[serde(default)]
+    extra_content: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -238,7 +273,8 @@ impl Wire for Completion {
         if event.mended {
             self.assembly.oddity("bytes that are no UTF-8 were replaced");
         }
-        let chunk: Chunk = match serde_json::from_str(data) {
+        let marked = self.marked(data);
+        let chunk: Chunk = match serde_json::from_str(&marked) {
             Ok(chunk) => chunk,
             // The answer is whole already.
             Err(_) if self.is_finished() => return Ok(Heard::Life),
@@ -249,7 +285,8 @@ impl Wire for Completion {
     }
 
     fn whole(&mut self, body: &str, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let chunk: Chunk = serde_json::from_str(body).map_err(|error| match error.classify() {
+        let marked = self.marked(body);
+        let chunk: Chunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => Fault::new(Trouble::Cut, "the answer is JSON that was cut"),
             _ => Fault::wrong_body("JSON that is no completion", body.as_bytes()),
         })?;
@@ -287,6 +324,15 @@ fn broken(error: &serde_json::Error, data: &str) -> Fault {
 }
 
 impl Completion {
+    /// JSON that can be read, whatever halves of characters are in it.
+    fn marked<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
+        let marked = mark(json);
+        if matches!(marked, Cow::Owned(_)) {
+            self.assembly.has_marks();
+        }
+        marked
+    }
+
     fn take(&mut self, chunk: Chunk, is_error: bool, telling: Telling, parts: &mut Parts<'_>) -> Result<Heard, Fault> {
         if !self.is_finished() && (is_error || !chunk.error.is_null() || chunk.object == "error") {
             let error = if chunk.error.is_null() { &chunk.message } else { &chunk.error };
@@ -329,6 +375,14 @@ impl Completion {
         self.count(&said.usage);
         let mut heard = Heard::Life;
         let reasoning = [&said.reasoning_content, &said.reasoning];
+        for (name, value) in [
+            ("reasoning_content", &said.reasoning_content),
+            ("reasoning", &said.reasoning),
+            ("reasoning_details", &said.reasoning_details),
+            ("extra_content", &said.extra_content),
+        ] {
+            self.assembly.state_field(name, value);
+        }
         if let Some(text) = reasoning.iter().find_map(|text| text.as_str().filter(|text| !text.is_empty())) {
             self.assembly.reasoning(text, parts);
             heard = Heard::Progress;
@@ -347,6 +401,7 @@ impl Completion {
             let piece = Piece {
                 index: number(&call.index),
                 id: call.id.as_str().filter(|id| !id.is_empty()).map(str::to_owned),
+                extra: Some(call.extra_content).filter(|extra| !extra.is_null()),
                 ..call.function.unwrap_or_default().piece()
             };
             match telling {

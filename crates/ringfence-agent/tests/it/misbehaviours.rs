@@ -261,12 +261,44 @@ async fn denials_are_counted_and_stop_the_run() {
 #[tokio::test]
 async fn calls_that_are_none_are_counted_in_a_row() {
     let bad = |number: usize| call(&format!("no_such_{number}"), json!({}));
-    let bounds = Bounds { steps: 20, bad_calls: 3, ..Bounds::default() };
+    let bounds = Bounds { steps: 20, bad_answers: 3, ..Bounds::default() };
     let script = [bad(1), bad(2), read("x"), bad(3), bad(4), bad(5), text("never")];
     let mut world = World::new(Setup { bounds, ..Setup::default() }, &script);
     let outcome = world.prompt("go").await;
     assert_ended(&outcome, "invalid_calls");
     assert_eq!(outcome.steps, 6);
+}
+
+#[tokio::test]
+async fn a_run_ends_only_after_the_model_saw_what_was_wrong() {
+    // Each makes as many bad calls in its first answer as would end a run, and does better once it saw that.
+    let invalid = |number: usize| json!({"name": "read_file", "arguments": {"paths": number}});
+    let denied = |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
+    for preset in [Preset::Edits, Preset::ReadOnly] {
+        let many: Vec<Value> =
+            (0..12).map(|number| if preset == Preset::Edits { invalid(number) } else { denied(number) }).collect();
+        let script = [json!({ "calls": many }), text("I see")];
+        let mut world = World::new(Setup { preset, ..Setup::default() }, &script);
+        let outcome = world.prompt("go").await;
+        assert!(is_answered(&outcome), "{outcome:?}");
+        assert_eq!((outcome.text.as_str(), world.results().len()), ("I see", 12));
+    }
+}
+
+#[tokio::test]
+async fn no_arguments_are_none_however_a_model_writes_that() {
+    for written in [json!(null), json!(""), json!(" "), json!("null"), json!({})] {
+        let script = [json!({"calls": [{"name": "list_directory", "arguments": written}]}), text("done")];
+        let mut world = World::new(Setup { dialect: Dialect::Standard, ..Setup::default() }, &script);
+        assert!(is_answered(&world.prompt("go").await));
+        let result = &world.results()[0];
+        assert!(!result.contains("must be a JSON object") && !result.contains("not valid JSON"), "{written}: {result}");
+    }
+    // Half a character is refused, and said.
+    let script = [json!({"calls": [{"name": "read_file", "arguments": "{\"path\":\"\\ud83d\"}"}]}), text("done")];
+    let mut world = World::new(Setup::default(), &script);
+    assert!(is_answered(&world.prompt("go").await));
+    assert!(world.results()[0].contains("INVALID_ARGS"), "{:?}", world.results());
 }
 
 #[tokio::test]

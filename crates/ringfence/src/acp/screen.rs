@@ -69,7 +69,7 @@ impl Screen {
         for message in messages {
             match message {
                 Message::User { text } => self.say("user_message_chunk", text),
-                Message::Assistant { text, calls: asked } => {
+                Message::Assistant { text, calls: asked, .. } => {
                     if !text.is_empty() {
                         self.say("agent_message_chunk", text);
                     }

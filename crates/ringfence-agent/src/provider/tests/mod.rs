@@ -38,11 +38,14 @@
 //! | data after `[DONE]` | `openai::what_follows_the_end_is_ignored` |
 //! | redirects, another model | `transport::a_redirect_to_elsewhere_is_not_followed`, `openai::the_model_that_served_is_told` |
 //! | gzip bomb | `transport::packed_contents_are_refused`, `transport::an_endless_answer_is_given_up` |
+//! | optional fields that a server refuses, reasoning that it wants back | `next_request` |
+//! | halves of characters | `next_request::halves_of_characters_cost_neither_the_answer_nor_the_arguments`, `surrogates::tests` |
 //! | cancelled while connecting, waiting, streaming | `transport::a_dropped_answer_closes_the_connection` |
 
 mod anthropic;
 mod calls;
 mod fuzz;
+mod next_request;
 mod openai;
 mod property;
 mod seed;
@@ -60,7 +63,7 @@ use super::fault::Fault;
 use super::intake::{Intake, Wire};
 use super::openai::Completion;
 use super::{Kind, Provider, Secret, Timeouts, open};
-use crate::message::{Message, RequestedCall};
+use crate::message::{Message, ReasoningState, RequestedCall};
 use crate::model::{Answer, Ask, Model, ModelError, Offered, Part, Trouble};
 
 pub(super) const KEY: &str = "sk-very-secret-0123456789";
@@ -94,6 +97,7 @@ fn history() -> Vec<Message> {
         Message::Assistant {
             text: String::new(),
             calls: vec![call("old_1", "fs.list", r#"{"path":"."}"#), call("functions.x:1", "no such", "{broken")],
+            reasoning: ReasoningState::default(),
         },
         result("old_1", "fs.list", "a.txt", false),
         result("functions.x:1", "no such", "unknown tool", true),
@@ -113,7 +117,7 @@ fn provider(kind: Kind, base_url: &str) -> Provider {
         model: "tiny".to_owned(),
         key: Some(Secret::new(KEY)),
         headers: Vec::new(),
-        timeouts: Timeouts { connect: soon, first_byte: soon, idle: soon },
+        timeouts: Timeouts { connect: soon, first_byte: soon, idle: soon, answer: None },
         stream: true,
     }
 }

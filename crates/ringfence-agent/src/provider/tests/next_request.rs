@@ -1,0 +1,192 @@
+//! What one answer changes about the next request: state that goes back, and fields that a server does not take.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::server::{Reply, Server, Then, reply};
+use super::{Kind, Timeouts, ask, open, provider, question, read_anthropic, read_openai, tools};
+use crate::message::Message;
+use crate::model::{Answer, Trouble};
+
+const JSON: &str = "application/json";
+const HELLO: &[u8] = br#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
+const HELLO_ANTHROPIC: &[u8] = br#"{"type":"message","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn"}"#;
+
+/// The body that a history with this answer is sent as, after its calls got their results. It goes through a transcript.
+async fn sent_after(kind: Kind, hello: &[u8], answer: Answer) -> Value {
+    let server = Server::saying("200 OK", JSON, hello).await;
+    let model = open(provider(kind, &server.url)).unwrap();
+    let Answer { text, calls, reasoning_state: reasoning, .. } = answer;
+    let results = calls.clone().into_iter().map(|call| Message::Tool {
+        call_id: call.id,
+        name: call.name,
+        text: "done".to_owned(),
+        is_error: false,
+    });
+    let mut messages = vec![Message::User { text: "go".to_owned() }, Message::Assistant { text, calls, reasoning }];
+    messages.extend(results);
+    let kept = serde_json::to_string(&messages).unwrap();
+    let messages: Vec<Message> = serde_json::from_str(&kept).unwrap();
+    model.answer(question(&messages, &tools()), &mut |_| {}).await.unwrap();
+    server.asked()["messages"].clone()
+}
+
+fn events(chunks: &[Value]) -> Vec<u8> {
+    let mut body: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    body.push_str("data: [DONE]\n\n");
+    body.into_bytes()
+}
+
+fn delta(delta: Value) -> Value {
+    json!({"choices": [{"index": 0, "delta": delta}]})
+}
+
+#[tokio::test]
+async fn what_a_server_thought_goes_back_with_the_calls_that_it_made() {
+    let call = json!({"index": 0, "id": "c1", "function": {"name": "read_file", "arguments": "{\"path\":\"a\"}"},
+                      "extra_content": {"google": {"thought_signature": "c2ln"}}});
+    let body = events(&[
+        delta(json!({"reasoning_content": "I should "})),
+        delta(json!({"reasoning_content": "look", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]})),
+        delta(json!({"tool_calls": [call]})),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+    ]);
+    let answer = read_openai(&[&body]).unwrap();
+    assert_eq!(answer.reasoning, "I should look");
+    let sent = sent_after(Kind::OpenAi, HELLO, answer.clone()).await;
+    let said = sent.as_array().unwrap().iter().find(|message| message["role"] == "assistant").unwrap();
+    assert_eq!(said["reasoning_content"], "I should look");
+    assert_eq!(said["reasoning_details"], json!([{"type": "reasoning.encrypted", "data": "x"}]));
+    assert_eq!(said["tool_calls"][0]["extra_content"]["google"]["thought_signature"], "c2ln");
+    // Another kind of provider gets nothing of it.
+    let sent = sent_after(Kind::Anthropic, HELLO_ANTHROPIC, answer).await.to_string();
+    assert!(!sent.contains("look") && !sent.contains("c2ln"), "{sent}");
+}
+
+#[tokio::test]
+async fn an_answer_without_calls_takes_no_thoughts_along() {
+    let body = br#"{"choices":[{"message":{"content":"hello","reasoning_content":"hm"},"finish_reason":"stop"}]}"#;
+    let sent = sent_after(Kind::OpenAi, HELLO, read_openai(&[body]).unwrap()).await.to_string();
+    assert!(!sent.contains("hm"), "{sent}");
+}
+
+#[tokio::test]
+async fn signed_blocks_go_back_in_front_of_the_calls_and_unsigned_ones_do_not() {
+    let blocks = json!([
+        {"type": "thinking", "thinking": "signed", "signature": "EqQB"},
+        {"type": "thinking", "thinking": "unsigned"},
+        {"type": "redacted_thinking", "data": "b64"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "t1", "name": "read_file", "input": {"path": "a"}},
+    ]);
+    let whole = json!({"type": "message", "content": blocks, "stop_reason": "tool_use"}).to_string();
+    let streamed: String = [
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "sig"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "ned"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "EqQB"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "redacted_thinking", "data": "b64"}}),
+        json!({"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": "I look."}}),
+        json!({"type": "content_block_start", "index": 3, "content_block": {"type": "tool_use", "id": "t1", "name": "read_file", "input": {"path": "a"}}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
+        json!({"type": "message_stop"}),
+    ]
+    .iter()
+    .map(|event| format!("data: {event}\n\n"))
+    .collect();
+    for body in [whole, streamed] {
+        let sent = sent_after(Kind::Anthropic, HELLO_ANTHROPIC, read_anthropic(&[body.as_bytes()]).unwrap()).await;
+        let kinds: Vec<&str> =
+            sent[1]["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["thinking", "redacted_thinking", "text", "tool_use"], "{sent}");
+        assert_eq!(sent[1]["content"][0], json!({"type": "thinking", "thinking": "signed", "signature": "EqQB"}));
+    }
+}
+
+fn refused(body: &str) -> Reply {
+    reply("400 Bad Request", JSON, body.as_bytes(), Then::Close)
+}
+
+#[tokio::test]
+async fn a_field_that_a_server_does_not_take_is_left_out_and_it_is_asked_again() {
+    for (refusal, gone, instead) in [
+        (
+            r#"{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.","type":"invalid_request_error","param":"max_tokens"}}"#,
+            "max_tokens",
+            Some("max_completion_tokens"),
+        ),
+        (r#"{"error":{"message":"Unsupported value","param":"temperature"}}"#, "temperature", None),
+        (r#"{"detail":[{"loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#, "stream_options", None),
+        ("unknown field `stream_options`", "stream_options", None),
+    ] {
+        let again = || reply("200 OK", JSON, HELLO, Then::Close);
+        let server = Server::start(vec![refused(refusal), again(), again()]).await;
+        let model = open(provider(Kind::OpenAi, &server.url)).unwrap();
+        let answer = ask(&*model).await.unwrap();
+        assert_eq!(answer.text, "hello");
+        assert!(answer.oddities.iter().any(|odd| odd.contains(&format!("`{gone}`"))), "{:?}", answer.oddities);
+        // It is not tried again with the next answer.
+        ask(&*model).await.unwrap();
+        assert_eq!(server.requests().len(), 3, "{refusal}");
+        let asked = server.asked();
+        assert!(asked.get(gone).is_none(), "{asked}");
+        assert_eq!(instead.map(|name| asked[name].clone()), instead.map(|_| json!(100)), "{asked}");
+        for other in ["temperature", "stream_options", "tools"].iter().filter(|name| **name != gone) {
+            assert!(asked.get(*other).is_some(), "{other} is gone too: {asked}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_something_else_is_told_at_once_and_one_that_stays_is_told_too() {
+    let server = Server::start(vec![refused(r#"{"error":{"message":"tools[0].parameters is not a schema"}}"#)]).await;
+    let error = ask(&*open(provider(Kind::OpenAi, &server.url)).unwrap()).await.unwrap_err();
+    assert_eq!((error.trouble, server.requests().len()), (Trouble::BadRequest, 1));
+    let stubborn = || refused(r#"{"error":{"message":"temperature is wrong","param":"temperature"}}"#);
+    let server = Server::start(vec![stubborn(), stubborn()]).await;
+    let error = ask(&*open(provider(Kind::OpenAi, &server.url)).unwrap()).await.unwrap_err();
+    assert_eq!((error.trouble, server.requests().len()), (Trouble::BadRequest, 2));
+}
+
+#[tokio::test]
+async fn a_signature_of_another_server_is_left_out() {
+    let server = Server::start(vec![
+        refused(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#),
+        reply("200 OK", JSON, HELLO_ANTHROPIC, Then::Close),
+    ])
+    .await;
+    let model = open(provider(Kind::Anthropic, &server.url)).unwrap();
+    let whole = json!({"content": [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}], "stop_reason": "tool_use"});
+    let Answer { text, calls, reasoning_state: reasoning, .. } = read_anthropic(&[whole.to_string().as_bytes()]).unwrap();
+    let messages = [Message::User { text: "go".to_owned() }, Message::Assistant { text, calls, reasoning }];
+    assert_eq!(model.answer(question(&messages, &tools()), &mut |_| {}).await.unwrap().text, "hello");
+    assert!(!server.asked().to_string().contains("thinking"), "{}", server.asked());
+}
+
+#[test]
+fn halves_of_characters_cost_neither_the_answer_nor_the_arguments() {
+    let say = |text: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+    let call = |text: &str| {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{{\"index\":0,\"id\":\"a\",\"function\":{{\"name\":\"read_file\",\"arguments\":\"{text}\"}}}}]}}}}]}}\n\n")
+    };
+    let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n";
+    let body = [say(r"a\ud83d"), say(r"\ude00 \udc00"), call(r#"{\"path\":\"\ud83d"#), call(r#"\ude00\"}"#), end.to_owned()].concat();
+    let answer = read_openai(&[body.as_bytes()]).unwrap();
+    assert_eq!((answer.text.as_str(), answer.calls[0].arguments.as_str()), ("a😀 \u{fffd}", r#"{"path":"😀"}"#));
+    // One that stays alone is for whoever checks arguments, and never lost.
+    let body = [call(r#"{\"path\":\"\ud83d\"}"#).as_str(), end].concat();
+    assert_eq!(read_openai(&[body.as_bytes()]).unwrap().calls[0].arguments, r#"{"path":"\ud83d"}"#);
+}
+
+#[tokio::test]
+async fn an_answer_may_not_take_longer_than_it_may() {
+    let body = b"data: {\"choices\":[{\"delta\":{\"content\":\"h\"}}]}\n\n";
+    let server = Server::start(vec![reply("200 OK", "text/event-stream", body, Then::Ping)]).await;
+    let mut provider = provider(Kind::OpenAi, &server.url);
+    provider.timeouts = Timeouts { answer: Some(Duration::from_millis(50)), ..provider.timeouts };
+    let error = ask(&*open(provider).unwrap()).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Stalled);
+    assert!(error.message.contains("the answer took longer than 0.1 s, which `answer_timeout` sets"), "{error}");
+}
