@@ -194,7 +194,7 @@ impl Trip {
     fn may_read_unasked(&self, touches: &[Touch]) -> bool {
         let may_read = |touch: &Touch| {
             let read = Touch { verb: Verb::Read, place: touch.place.clone() };
-            Bit::raised_by(&read).is_none() && self.judge(&read, false).decision == Decision::Allow
+            Bit::raised_by(&read).is_none() && self.judge(&read).decision == Decision::Allow
         };
         touches.iter().all(may_read)
     }
