@@ -21,13 +21,17 @@ pub struct Ticket<'a> {
     cx: &'a Context<'a>,
     change: String,
     approval: Option<&'a Approval>,
-    may_lose: bool,
+    touches: &'a [Touch],
 }
 
 impl<'a> Ticket<'a> {
-    pub(crate) fn new(cx: &'a Context<'a>, change: String, approval: Option<&'a Approval>, touches: &[Touch]) -> Self {
-        let may_lose = touches.iter().any(|touch| touch.verb == Verb::Lose);
-        Self { cx, change, approval, may_lose }
+    pub(crate) fn new(
+        cx: &'a Context<'a>,
+        change: String,
+        approval: Option<&'a Approval>,
+        touches: &'a [Touch],
+    ) -> Self {
+        Self { cx, change, approval, touches }
     }
 
     pub fn context(&self) -> &'a Context<'a> {
@@ -52,7 +56,12 @@ impl<'a> Ticket<'a> {
 
     /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
     pub fn may_lose(&self) -> bool {
-        self.may_lose
+        self.touches.iter().any(|touch| touch.verb == Verb::Lose)
+    }
+
+    /// What the plan said that it touches: the policy judged this, and nothing else.
+    pub fn touches(&self) -> &'a [Touch] {
+        self.touches
     }
 
     /// To be called right before the world changes. An error means that nobody waits any more: stop.
