@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, sensitivity};
+use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, entry_sensitivity, sensitivity};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -207,7 +207,7 @@ impl Mount {
     /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
     /// the root, or at least its last names.
     pub(crate) fn meet(&self, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
-        let named = sensitivity(last_names(path));
+        let named = entry_sensitivity(path);
         if named.is_any()
             && let Ok(Some(stamp)) = look(directory, name)
         {
@@ -281,7 +281,7 @@ impl Slot {
 /// As many names as the longest rule about sensitive ones has, and one more: in a deep tree, the whole path of every
 /// entry would be a great deal to look at.
 pub(crate) fn last_names(path: &str) -> &str {
-    path.rmatch_indices('/').nth(2).map_or(path, |(slash, _)| &path[slash + 1..])
+    path.rmatch_indices('/').nth(3).map_or(path, |(slash, _)| &path[slash + 1..])
 }
 
 fn format(id: FileId, seen: Seen) -> String {

@@ -1,26 +1,51 @@
-//! Directories that git takes for a repository, whatever they are called.
+//! Directories that other programs act on for what is in them, whatever they are called.
 //!
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
-//! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later.
+//! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. And a
+//! shell runs what is in the `bin` of a virtual environment or of `node_modules` under the names of ordinary commands.
+//!
+//! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
+//! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
 
-use std::collections::HashMap;
-use std::os::fd::AsFd as _;
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
-use crate::journal::{open_straight, split};
+use ringfence_kernel::{ErrorKind, Ticket, ToolError};
+
+use crate::journal::{Effect, Source, below, open_straight, split};
 use crate::mount::{Mount, look};
+use crate::name::{read_back, show};
 
-/// The workspace as it is going to be, asked about repositories.
+/// What makes a directory a repository, all of it together or `HEAD` with the second.
+const PIECES: [&[u8]; 4] = [b"HEAD", b"commondir", b"objects", b"refs"];
+
+/// Whether something of this name can complete a repository.
+pub(crate) fn is_repository_piece(name: &[u8]) -> bool {
+    PIECES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
+}
+
+/// The workspace as it is going to be, asked about such directories.
 pub(crate) struct Repositories<'a> {
     mount: &'a Mount,
-    /// What is there after the change, and what is not, by path.
-    items: HashMap<&'a [u8], bool>,
+    after: TreeAfter<'a>,
     /// Whether a directory is one or lies in one.
     known: HashMap<Vec<u8>, bool>,
 }
 
+/// What a change makes of the tree.
+enum TreeAfter<'a> {
+    /// What is there after it, and what is not, by path.
+    Items(HashMap<&'a [u8], bool>),
+    /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
+    /// directory for commands is taken for one, whether it exists or not.
+    Files(HashMap<&'a [u8], bool>),
+    /// What the journal is going to have about it.
+    Effects(&'a [Effect]),
+}
+
 impl<'a> Repositories<'a> {
     pub(crate) fn new(mount: &'a Mount, items: impl Iterator<Item = (&'a [u8], bool)>) -> Self {
-        Self { mount, items: items.collect(), known: HashMap::new() }
+        Self { mount, after: TreeAfter::Items(items.collect()), known: HashMap::new() }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
@@ -29,12 +54,18 @@ impl<'a> Repositories<'a> {
             let next = |path: &&'a [u8]| Some(split(path).0).filter(|above| !above.is_empty());
             std::iter::successors(Some(path), next).map(|path| (path, true))
         };
-        Self::new(mount, paths.flat_map(above))
+        Self { mount, after: TreeAfter::Files(paths.flat_map(above).collect()), known: HashMap::new() }
+    }
+
+    /// The workspace after a change that the journal describes so.
+    pub(crate) fn after(mount: &'a Mount, effects: &'a [Effect]) -> Self {
+        Self { mount, after: TreeAfter::Effects(effects), known: HashMap::new() }
     }
 
     /// Whether a path lies in one.
     pub(crate) fn have(&mut self, path: &[u8]) -> bool {
-        let mut directory = split(path).0;
+        let (above, name) = split(path);
+        let mut directory = above;
         // Each directory is asked about once, however deep the tree.
         let mut unknown = Vec::new();
         let mut inside = loop {
@@ -48,23 +79,140 @@ impl<'a> Repositories<'a> {
             directory = split(directory).0;
         };
         for directory in unknown.into_iter().rev() {
-            inside = inside || self.is_one(directory);
+            inside = inside || self.is_repository(directory) || self.has_commands(directory);
             self.known.insert(directory.to_vec(), inside);
         }
-        inside
+        inside || (is_environment_config(name) && self.on_disk(above, name))
     }
 
-    fn is_one(&self, directory: &[u8]) -> bool {
+    /// As git sees it: the rest may be anything, a link too.
+    fn is_repository(&self, directory: &[u8]) -> bool {
         let has = |name: &[u8]| self.has(directory, name);
         has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")))
     }
 
+    /// Whether a shell finds commands there: by the name of a directory that is there already, so that a whole new
+    /// environment can be installed, or of one that single files are written to.
+    fn has_commands(&self, directory: &[u8]) -> bool {
+        let (above, name) = split(directory);
+        let is_named = |names: &[&[u8]], name: &[u8]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let is_bin = is_named(&[b"bin", b"Scripts"], name);
+        let by_name = (name == b".bin" && split(above).1 == b"node_modules")
+            || (is_bin && is_named(&[b"venv", b".venv", b"virtualenv", b".virtualenv"], split(above).1));
+        match &self.after {
+            TreeAfter::Files(_) if by_name => true,
+            _ if by_name => self.on_disk(above, name),
+            _ => is_bin && self.on_disk(above, name) && self.on_disk(above, b"pyvenv.cfg"),
+        }
+    }
+
+    /// Whether it will be there.
     fn has(&self, directory: &[u8], name: &[u8]) -> bool {
         let path = if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
-        if let Some(there) = self.items.get(path.as_slice()) {
-            return *there;
+        match &self.after {
+            TreeAfter::Items(items) | TreeAfter::Files(items) => {
+                let there = items.get(path.as_slice()).copied();
+                there.unwrap_or_else(|| self.on_disk(directory, name))
+            }
+            TreeAfter::Effects(effects) => self.is_left_by(effects, path),
         }
-        let directory = open_straight(self.mount, directory);
-        directory.is_some_and(|directory| matches!(look(directory.as_fd(), name), Ok(Some(_))))
     }
+
+    fn on_disk(&self, directory: &[u8], name: &[u8]) -> bool {
+        let directory = open_straight(self.mount, directory);
+        directory.is_some_and(|directory| is_there(directory.as_fd(), name))
+    }
+
+    /// Goes through the effects from the last to the first, to where what will be at a path is now.
+    fn is_left_by(&self, effects: &[Effect], mut path: Vec<u8>) -> bool {
+        for effect in effects.iter().rev() {
+            match effect {
+                Effect::Created { path: at, image, .. } => {
+                    let at = read_back(at);
+                    match (below(&path, &at), image) {
+                        // Not every file system tells `head` from `HEAD`.
+                        _ if path.eq_ignore_ascii_case(&at) => return true,
+                        (Some(rest), Some(image)) => return self.is_kept(image, rest),
+                        (Some(_), None) => return false,
+                        (None, _) => {}
+                    }
+                }
+                Effect::Removed { path: at, .. } if below(&path, &read_back(at)).is_some() => return false,
+                Effect::Replaced { path: at, .. } | Effect::Appended { path: at, .. } if path == read_back(at) => {
+                    return true;
+                }
+                Effect::Moved { from, to, .. } => {
+                    let (from, to) = (read_back(from), read_back(to));
+                    if path.eq_ignore_ascii_case(&to) {
+                        return true;
+                    }
+                    if let Some(rest) = below(&path, &to) {
+                        path = [&from, b"/".as_slice(), rest].concat();
+                    } else if below(&path, &from).is_some() {
+                        return false;
+                    }
+                }
+                // What was lost may have been replaced: then something is there.
+                Effect::Removed { .. }
+                | Effect::Replaced { .. }
+                | Effect::Appended { .. }
+                | Effect::Lost { .. }
+                | Effect::Mode { .. } => {}
+            }
+        }
+        let (directory, name) = split(&path);
+        self.on_disk(directory, name)
+    }
+
+    fn is_kept(&self, image: &str, rest: &[u8]) -> bool {
+        let source = Source::Kept(image.to_owned(), rest.to_vec());
+        source.open_parent(self.mount).is_some_and(|(parent, name)| is_there(parent.as_fd(), &name))
+    }
+}
+
+impl Mount {
+    /// Fails where a change is about to make or to extend such a directory and its plan did not say so: then the policy
+    /// judged another change than this one. To be called under the lock of the tree.
+    pub(crate) fn check_foreseen(&self, effects: &[Effect], ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let mut repositories = Repositories::after(self, effects);
+        let mut judged: Option<BTreeSet<&str>> = None;
+        for path in effects.iter().filter(|effect| !matches!(effect, Effect::Removed { .. })).flat_map(Effect::paths) {
+            if !repositories.have(&read_back(path)) {
+                continue;
+            }
+            let judged = judged.get_or_insert_with(|| self.judged_as_protected(ticket));
+            if !covers(judged, path) {
+                let shown = self.shown(&show(&read_back(path)));
+                let message = format!(
+                    "`{shown}` came to be a part of what other programs act on since the call was planned; nothing was changed"
+                );
+                return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The paths that the plan of a call said are protected.
+    fn judged_as_protected<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
+        let touches = ticket.touches().iter().filter(|touch| touch.verb.changes() && *touch.place.mount == *self.alias);
+        let protected = touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected);
+        protected.map(|place| place.resolved.as_deref().unwrap_or(&place.given)).collect()
+    }
+}
+
+/// Whether one of the paths is this one, a directory above it, or something in it.
+fn covers(paths: &BTreeSet<&str>, path: &str) -> bool {
+    let mut above = std::iter::successors(Some(path), |path| path.rsplit_once('/').map(|(above, _)| above));
+    let inside = format!("{path}/");
+    above.any(|path| paths.contains(path))
+        || paths.range(inside.as_str()..).next().is_some_and(|next| next.starts_with(&inside))
+}
+
+/// It says where the interpreter of a virtual environment is.
+fn is_environment_config(name: &[u8]) -> bool {
+    name == b"pyvenv.cfg"
+}
+
+fn is_there(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+    matches!(look(directory, name), Ok(Some(_)))
 }

@@ -20,7 +20,7 @@ use crate::mount::{Durability, Mount, Spot, look};
 use crate::name::{alike, may_create, read_back, show};
 use crate::path::GuestPath;
 use crate::recover::recover_tree;
-use crate::repository::Repositories;
+use crate::repository::{Repositories, is_repository_piece};
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
@@ -153,8 +153,10 @@ impl Slot {
     /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
     /// whether the change is allowed, so it must not get another between the plan and the change.
     pub(crate) fn hold_place(&self, hold: Tree, cx: &Context<'_>) -> Result<TreeHeld, ToolError> {
-        // Directories that are made go again if the change fails: nobody else may use them before it is made.
-        let hold = if self.lacks_parents() { Tree::Alone } else { hold };
+        // Directories that are made go again if the change fails: nobody else may use them before it is made. And of two
+        // who add the last pieces of a repository, the second one has to see the first.
+        let alone = self.lacks_parents() || is_repository_piece(&self.name);
+        let hold = if alone { Tree::Alone } else { hold };
         let held = self.mount.locks.hold_tree(hold, cx)?;
         recover_tree(&self.mount, &held);
         self.check_place()?;

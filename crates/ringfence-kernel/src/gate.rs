@@ -22,15 +22,19 @@ pub struct Ticket<'a> {
     cx: &'a Context<'a>,
     change: String,
     approval: Option<&'a Approval>,
-    may_lose: bool,
+    touches: &'a [Touch],
     /// Groups of changes that turned out not to be possible.
     withheld: RefCell<Vec<(usize, ToolError)>>,
 }
 
 impl<'a> Ticket<'a> {
-    pub(crate) fn new(cx: &'a Context<'a>, change: String, approval: Option<&'a Approval>, touches: &[Touch]) -> Self {
-        let may_lose = touches.iter().any(|touch| touch.verb == Verb::Lose);
-        Self { cx, change, approval, may_lose, withheld: RefCell::default() }
+    pub(crate) fn new(
+        cx: &'a Context<'a>,
+        change: String,
+        approval: Option<&'a Approval>,
+        touches: &'a [Touch],
+    ) -> Self {
+        Self { cx, change, approval, touches, withheld: RefCell::default() }
     }
 
     pub fn context(&self) -> &'a Context<'a> {
@@ -55,7 +59,12 @@ impl<'a> Ticket<'a> {
 
     /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
     pub fn may_lose(&self) -> bool {
-        self.may_lose
+        self.touches.iter().any(|touch| touch.verb == Verb::Lose)
+    }
+
+    /// What the plan said that it touches: the policy judged this, and nothing else.
+    pub fn touches(&self) -> &'a [Touch] {
+        self.touches
     }
 
     /// Says that a group of the changes that the ticket is for is not made, because it turned out that it cannot be.

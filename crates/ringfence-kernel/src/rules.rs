@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::grants::narrowest;
 use crate::pattern::{host_pattern, path_pattern};
 use crate::rule::{Seen, quoted};
-use crate::{Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, RuleText, Touch, Verb, Verdict};
+use crate::{
+    Assurance, Bit, BitSet, Decision, Policy, Preset, Question, Rule, RuleText, Touch, Verb, Verdict, acting_program,
+};
 
 /// Whose rule it is. The first that has something to say decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -156,7 +158,7 @@ impl Policy for Rules {
             decision: Decision::Deny,
             rule: rule.name.clone(),
             layer,
-            reason: sentence(layer, rule, "it is not known what this would touch"),
+            reason: sentence(layer, rule, rule.because.as_deref(), "it is not known what this would touch"),
             assurance: Assurance::None,
             grant: None,
         })
@@ -203,15 +205,16 @@ fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str
         verb => format!("this would {} `{}`", verb.as_str(), touch.place.shown),
     };
     let grant = grant(layer, rule, touch, tool);
+    let because = named_program(rule, touch).or_else(|| rule.because.clone());
     let (reason, assurance) = match rule.decision {
-        Decision::Allow => (rule.because.clone().unwrap_or_default(), Assurance::None),
+        Decision::Allow => (because.unwrap_or_default(), Assurance::None),
         Decision::Ask => {
-            (sentence(layer, rule, &would()), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
+            (sentence(layer, rule, because.as_deref(), &would()), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
         }
         Decision::Deny => {
             let place = if layer == Layer::Preset { "instead" } else { "in that rule" };
             let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));
-            (sentence(layer, rule, &would()) + &lifted.unwrap_or_default(), Assurance::None)
+            (sentence(layer, rule, because.as_deref(), &would()) + &lifted.unwrap_or_default(), Assurance::None)
         }
     };
     Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }
@@ -224,9 +227,15 @@ fn least_assurance(touch: &Touch, seen: &Seen<'_>) -> Assurance {
     if gives_away || (seen.is_protected() && touch.verb.changes()) { Assurance::Person } else { Assurance::Relayed }
 }
 
+/// The reason of our rule about protected paths, where the name tells which program acts on it.
+fn named_program(rule: &Rule, touch: &Touch) -> Option<String> {
+    let because = rule.because.as_deref().filter(|_| rule.is_ours && rule.protected == Some(true))?;
+    let program = touch.place.names().find_map(acting_program)?;
+    Some(format!("{because} ({program})"))
+}
+
 /// Why, for a person and a model.
-fn sentence(layer: Layer, rule: &Rule, would: &str) -> String {
-    let because = rule.because.as_deref();
+fn sentence(layer: Layer, rule: &Rule, because: Option<&str>, would: &str) -> String {
     let owner = layer.owner();
     if rule.is_ours {
         let because = because.map(|because| format!(", {because}")).unwrap_or_default();

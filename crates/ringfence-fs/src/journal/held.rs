@@ -6,13 +6,16 @@
 //! Not here: who may read and write the log (`index.rs`).
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::effect::Effect;
 use super::index::{Change, Entry, Line, Newest, Status, owner};
+use super::state::State;
 use crate::again::{fstat, ftruncate, pread};
 use crate::replace::write_all;
 use crate::stamp::Stamp;
@@ -35,6 +38,8 @@ pub(super) struct Known {
     ties: HashMap<u32, Ties>,
     sessions: Vec<OfSession>,
     numbers: HashMap<Box<str>, u32>,
+    /// What changes that are not ended yet would do, by place.
+    pending: HashMap<u32, Box<[Effect]>>,
     /// What is kept, as the quota counts it.
     pub(super) kept_by_all: u64,
 }
@@ -52,6 +57,9 @@ pub(super) struct Held {
     pub(super) status: Status,
     pub(super) evicted: bool,
     is_undone: bool,
+    /// It keeps something that its session did not make itself: the first version of a path in that session, or one that
+    /// somebody else wrote in between.
+    keeps_first: bool,
 }
 
 /// What ties a change to others.
@@ -69,6 +77,73 @@ struct OfSession {
     kept: u64,
     /// When it made its last change.
     last: Option<SystemTime>,
+    /// The contents that it gave to paths, both as digests.
+    made: HashMap<u64, u64>,
+}
+
+impl OfSession {
+    /// Takes in what a change did. True where it displaced something that the session did not make.
+    fn take_in(&mut self, effects: &[Effect], is_undo: bool) -> bool {
+        let mut displaces_first = false;
+        for effect in effects {
+            match effect {
+                Effect::Created { path, after, .. } => self.note(path, after),
+                Effect::Removed { path, before, .. } => {
+                    displaces_first |= !self.has_made(path, before);
+                    self.made.remove(&digest(path));
+                }
+                Effect::Replaced { path, before, after, .. } => {
+                    displaces_first |= !self.has_made(path, before);
+                    self.note(path, after);
+                }
+                // What was there before is still in it.
+                Effect::Appended { path, before, after } => {
+                    let is_ours = self.has_made(path, before);
+                    self.made.remove(&digest(path));
+                    if is_ours {
+                        self.note(path, after);
+                    }
+                }
+                Effect::Moved { from, to, state } => {
+                    let is_ours = self.has_made(from, state);
+                    self.made.remove(&digest(from));
+                    self.made.remove(&digest(to));
+                    if is_ours {
+                        self.note(to, state);
+                    }
+                }
+                Effect::Lost { path } => _ = self.made.remove(&digest(path)),
+                Effect::Mode { .. } => {}
+            }
+        }
+        // An undo gives back what was there before the session, or what it made: nobody tells them apart by the place.
+        if is_undo {
+            effects.iter().flat_map(Effect::paths).for_each(|path| _ = self.made.remove(&digest(path)));
+        }
+        displaces_first
+    }
+
+    fn note(&mut self, path: &str, state: &State) {
+        self.made.insert(digest(path), content_digest(state));
+    }
+
+    fn has_made(&self, path: &str, state: &State) -> bool {
+        self.made.get(&digest(path)) == Some(&content_digest(state))
+    }
+}
+
+fn digest(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What tells contents apart: what they are, or, where that is not known, which file it is.
+fn content_digest(state: &State) -> u64 {
+    match (&state.sha256, &state.target) {
+        (None, None) => digest((state.inode, state.size, state.modified)),
+        known => digest((known, state.size)),
+    }
 }
 
 /// Which change is which. The kernel's names are told apart by their digits, which takes a third of the memory.
@@ -139,6 +214,7 @@ impl Known {
             ties: HashMap::new(),
             sessions: Vec::new(),
             numbers: HashMap::new(),
+            pending: HashMap::new(),
             kept_by_all: 0,
         }
     }
@@ -211,7 +287,11 @@ impl Known {
         match line {
             Line::Intent(change) => self.begin(change, place)?,
             Line::Done { change } => {
-                self.alter(&change, |held| held.status = Status::Done);
+                let keeps_first = self.end(&change);
+                self.alter(&change, |held| {
+                    held.status = Status::Done;
+                    held.keeps_first |= keeps_first;
+                });
                 for undone in self.undoes(&change) {
                     self.set_undone(&undone, Some(&change));
                     // Whoever takes an undo back makes what it took back hold again.
@@ -221,10 +301,22 @@ impl Known {
                 }
                 self.share(&change)?;
             }
-            Line::Void { change } => self.alter(&change, |held| held.status = Status::Void),
+            Line::Void { change } => {
+                _ = self.places.get(&change).and_then(|place| self.pending.remove(&place));
+                self.alter(&change, |held| held.status = Status::Void);
+            }
             Line::Evicted { change } => self.alter(&change, |held| held.evicted = true),
         }
         Ok(())
+    }
+
+    /// A change was made. True where it keeps something that its session did not make.
+    fn end(&mut self, change: &str) -> bool {
+        let Some(place) = self.places.get(change) else { return false };
+        let Some(effects) = self.pending.remove(&place) else { return false };
+        let is_undo = self.ties.get(&place).is_some_and(|ties| !ties.undoes.is_empty());
+        let session = self.entries.get(place as usize).and_then(|held| self.sessions.get_mut(held.session as usize));
+        session.is_some_and(|session| session.take_in(&effects, is_undo))
     }
 
     fn begin(&mut self, change: Change, line: Range<u64>) -> io::Result<()> {
@@ -253,7 +345,9 @@ impl Known {
             status: entry.status,
             evicted: false,
             is_undone: false,
+            keeps_first: false,
         });
+        self.pending.insert(place, entry.change.effects.clone().into());
         if entry.is_undo() {
             self.ties.insert(place, Ties { undoes: entry.change.undoes.into(), ..Ties::default() });
         }
@@ -376,9 +470,19 @@ impl Known {
         self.numbers.get(session) == Some(&held.session)
     }
 
-    /// Whether what a change keeps may go to make room for a session.
+    /// Whether what a change keeps may go to make room for a session, and nobody is asked. Of its own that is what it made
+    /// itself: versions of a path between the first one and the one that is there.
     pub(super) fn may_go(&self, held: &Held, session: &str) -> bool {
-        self.is_of(held, session) || self.is_over(held)
+        (self.is_of(held, session) && !held.keeps_first) || self.is_over(held)
+    }
+
+    /// What has to stay of what is kept for a session, as the quota counts it.
+    pub(super) fn staying_of(&self, session: &str, freed: &[usize]) -> u64 {
+        let stays = |place: &usize, held: &Held| {
+            self.is_of(held, session) && !self.may_go(held, session) && !freed.contains(place)
+        };
+        let entries = self.entries.iter().enumerate().filter(|(place, held)| stays(place, held));
+        entries.map(|(_, held)| held.kept_bytes()).fold(0, u64::saturating_add)
     }
 
     /// Whether the session of a change is over.

@@ -357,11 +357,17 @@ impl Journal {
         Ok(written?)
     }
 
-    /// Whether so much more could be kept for a session, if what may go for it went. What the `freed` changes keep does
-    /// not count: they are about to be taken back.
+    /// Whether so much more could be kept for a session, if what may go for it went without asking. What the `freed` changes
+    /// keep does not count: they are about to be taken back.
     pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> io::Result<bool> {
         let known = self.known()?;
         let freed = known.all_of(freed.iter().map(String::as_str));
+        let most = limits.undo_session_bytes;
+        if known.kept_by(session).saturating_add(bytes) > most
+            && known.staying_of(session, &freed).saturating_add(bytes) > most
+        {
+            return Ok(false);
+        }
         let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(Held::kept_bytes).sum();
         if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return Ok(true);
@@ -374,7 +380,8 @@ impl Journal {
     }
 
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
-    /// are no more than they may be. Its own stay, and those of another session until that is over.
+    /// are no more than they may be. Its own stay, those of another session until that is over, and every one that the
+    /// session did not make itself.
     pub(super) fn make_room(&self, change: &str, session: &str, limits: &Limits) -> Vec<String> {
         let Ok(known) = self.known() else { return Vec::new() };
         let mut of_session = known.kept_by(session);
@@ -386,8 +393,8 @@ impl Journal {
         let mut going: Vec<Entry> = Vec::new();
         for (place, held) in known.entries.iter().enumerate().filter(|(_, held)| held.kept_bytes() > 0) {
             let own = known.is_of(held, session);
-            let too_much = of_all > limits.undo_bytes && known.may_go(held, session);
-            if !stay.contains(&place) && ((own && of_session > limits.undo_session_bytes) || too_much) {
+            let too_much = of_all > limits.undo_bytes || (own && of_session > limits.undo_session_bytes);
+            if !stay.contains(&place) && too_much && known.may_go(held, session) {
                 // What cannot be read now stays, and the next one goes instead.
                 let Ok(entry) = known.whole(place) else { continue };
                 of_all = of_all.saturating_sub(held.kept_bytes());

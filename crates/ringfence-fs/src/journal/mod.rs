@@ -30,7 +30,7 @@ pub(crate) use self::effect::{Effect, split};
 use self::index::{Change, Line, OnDisk};
 pub(crate) use self::index::{Entry, Journal, Newest, Status};
 pub(crate) use self::keep::Keep;
-pub(crate) use self::picture::{Source, open_straight};
+pub(crate) use self::picture::{Source, below, open_straight};
 pub(crate) use self::reverse::{Doing, Force, Reversal};
 pub(crate) use self::state::{Form, Look, State, cost};
 use crate::again::{accessat, fstat};
@@ -225,13 +225,15 @@ impl Mount {
         Ok(journal.has_room(bytes, session, freed, cx.limits).map_err(unreadable)? && self.can_have_keep()?)
     }
 
-    /// Writes down what is about to happen. It is on disk when this returns.
+    /// Writes down what is about to happen, if the plan foresaw what it makes true. It is on disk when this returns. Every
+    /// change comes by here, and has the tree.
     pub(crate) fn enter(
         &self,
         ticket: &Ticket<'_>,
         undoes: Vec<String>,
         effects: Vec<Effect>,
     ) -> Result<Entered<'_>, ToolError> {
+        self.check_foreseen(&effects, ticket)?;
         let origin = ticket.context().origin().cloned().unwrap_or_default();
         let entered = Entered {
             mount: self,

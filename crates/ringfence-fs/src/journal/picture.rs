@@ -216,7 +216,7 @@ pub(super) fn open_source(mount: &Mount, source: &Source, shown: &str) -> Result
 }
 
 /// What is left of a path below a directory; nothing for the directory itself.
-pub(super) fn below<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn below<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(directory)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
 }

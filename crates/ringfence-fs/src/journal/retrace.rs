@@ -3,6 +3,9 @@
 //! Every place must be as the change left it, every pre-image as it was put away. Where one is not, it is a conflict, and
 //! nothing will be done.
 
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
 use ringfence_kernel::{Context, ErrorKind, ToolError};
 
 use super::Entry;
@@ -34,16 +37,81 @@ impl Reversal {
                 conflicts: Vec::new(),
             },
         };
-        for entry in entries {
-            if entry.evicted {
-                return Err(gone(&entry.change.change, "what it displaced was let go to make room"));
-            }
-            for effect in entry.change.effects.iter().rev() {
-                cx.check()?;
-                painter.take_back(&entry.change.change, effect)?;
-            }
+        for Retraced { change, effect, .. } in bridged(entries)? {
+            cx.check()?;
+            painter.take_back(change, &effect)?;
         }
         Ok(painter.plan)
+    }
+}
+
+/// An effect that is to be taken back.
+struct Retraced<'a> {
+    change: &'a str,
+    effect: Cow<'a, Effect>,
+    /// Its pre-image went to make room.
+    evicted: bool,
+}
+
+/// The effects of changes, the last first. Where a version between two of them was let go, they are one: what the later
+/// made is taken back to what the earlier displaced.
+fn bridged(entries: &[Entry]) -> Result<Vec<Retraced<'_>>, ToolError> {
+    let effects = entries.iter().flat_map(|entry| entry.change.effects.iter().rev().map(move |effect| (entry, effect)));
+    let mut left: VecDeque<Retraced<'_>> = effects
+        .map(|(entry, effect)| {
+            Retraced { change: &entry.change.change, effect: Cow::Borrowed(effect), evicted: entry.evicted }
+        })
+        .collect();
+    let mut bridged = Vec::new();
+    while let Some(next) = left.pop_front() {
+        if !next.evicted || next.effect.image().is_none() {
+            bridged.push(next);
+            continue;
+        }
+        let path = next.effect.paths().next().unwrap_or_default();
+        let is_related = |other: &str| other == path || is_inside(other, path) || is_inside(path, other);
+        let earlier = left.iter_mut().find(|earlier| earlier.effect.paths().any(is_related));
+        let joined = earlier.and_then(|earlier| Some((join_effects(&next.effect, &earlier.effect)?, earlier)));
+        let Some((effect, earlier)) = joined else {
+            return Err(gone(next.change, "what it displaced was let go to make room"));
+        };
+        match effect {
+            Some(effect) => earlier.effect = Cow::Owned(effect),
+            // It came and went: there is nothing to be done.
+            None => {
+                let path = path.to_owned();
+                let position = left.iter().position(|earlier| earlier.effect.paths().any(|other| other == path));
+                position.and_then(|position| left.remove(position));
+            }
+        }
+    }
+    Ok(bridged)
+}
+
+fn is_inside(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Two effects on one path as one, where the later displaced what the earlier made. The inner nothing is that they cancel
+/// each other out.
+fn join_effects(later: &Effect, earlier: &Effect) -> Option<Option<Effect>> {
+    let (path, displaced, now) = match later {
+        Effect::Replaced { path, before, after, .. } => (path, before, Some(after)),
+        Effect::Removed { path, before, .. } => (path, before, None),
+        _ => return None,
+    };
+    match earlier {
+        Effect::Created { path: at, after, .. } if at == path && after.is(displaced) => {
+            Some(now.map(|after| Effect::Created { path: path.clone(), after: after.clone(), image: None }))
+        }
+        Effect::Replaced { path: at, before, after, image, copied } if at == path && after.is(displaced) => {
+            let (path, before, image, copied) = (path.clone(), before.clone(), image.clone(), *copied);
+            Some(Some(match now {
+                Some(after) => Effect::Replaced { path, before, after: after.clone(), image, copied },
+                None => Effect::Removed { path, before, image, copied },
+            }))
+        }
+        _ => None,
     }
 }
 

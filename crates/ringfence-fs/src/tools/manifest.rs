@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{
-    Assurance, Body, Context, Decision, Entry, ErrorKind, List, Place, Sensitivity, ToolError, Touch, Verb, sensitivity,
+    Assurance, Body, Context, Decision, Entry, ErrorKind, List, Place, Sensitivity, ToolError, Touch, Verb,
+    entry_sensitivity,
 };
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use rustix::path::Arg;
 use crate::again::{accessat, statat};
 use crate::digest::{Digest, Hasher};
 use crate::fault::fault;
-use crate::known::{At, last_names};
+use crate::known::At;
 use crate::mount::Mount;
 use crate::name::show;
 use crate::stamp::{Kind, Stamp};
@@ -190,7 +191,7 @@ pub(crate) fn touches_below(place: &Place, paths: &[(String, Sensitivity)], verb
 fn sensitive_below(place: &Place, path: &str) -> Sensitivity {
     let mut found = Sensitivity::default();
     for directory in place.names() {
-        let here = sensitivity(last_names(&format!("{directory}/{path}")));
+        let here = entry_sensitivity(&format!("{directory}/{path}"));
         found = found.or(here);
     }
     found

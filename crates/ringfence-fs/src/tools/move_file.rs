@@ -23,6 +23,7 @@ use crate::path::GuestPath;
 use crate::preview::{Contents, Diffs, check_shown_at, fingerprint};
 use crate::recover::recover;
 use crate::replace::{Displaced, Old};
+use crate::repository::is_repository_piece;
 use crate::resolve::{CAREFUL, PLACE};
 use crate::slot::{Meant, Parents, Slot, check_directory_writable, listing};
 use crate::stamp::{FileId, Kind, Stamp};
@@ -142,7 +143,8 @@ impl Tool for MoveFile {
     fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let Work { from, to, seen, target, .. } = &work;
         // A directory takes what is in it along: nothing may come to be in there while it moves.
-        let tree = if work.manifest.is_some() { Tree::Alone } else { Tree::Shared };
+        let alone = work.manifest.is_some() || is_repository_piece(&to.name);
+        let tree = if alone { Tree::Alone } else { Tree::Shared };
         let _place = from.hold_place(tree, ticket.context())?;
         to.check_place()?;
         check_directory_writable(from.base(), &from.shown)?;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Origin, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    Context, ErrorKind, Face, NameTaken, Origin, Place, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError,
+    Touch, Verb,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,8 +20,10 @@ use crate::fence::Journaled;
 use crate::journal::{Afterwards, Doing, Entry, Force, Reversal, Status};
 use crate::locks::{Tree, TreeHeld};
 use crate::mount::Mount;
+use crate::name::read_back;
 use crate::preview::{Diffs, fingerprint};
 use crate::recover::{recover_notes, recover_tree};
+use crate::repository::Repositories;
 
 pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
     registry.register(Undo { fence: fence.clone() }, [Face::standard::<UndoArgs, Outcome>("undo")])?;
@@ -397,9 +400,9 @@ fn nothing(which: &Which, origin: &Origin) -> ToolError {
 /// Between the plan and now, somebody may have undone the same.
 fn check_still_so(mount: &Mount, entries: &[Entry]) -> Result<(), ToolError> {
     let Some(journal) = &mount.journal else { return Ok(()) };
-    for Entry { change, .. } in entries {
+    for Entry { change, evicted, .. } in entries {
         let now = journal.entry(&change.change).ok().flatten();
-        if !now.is_some_and(|now| now.is_live() && !now.evicted) {
+        if !now.is_some_and(|now| now.is_live() && now.evicted == *evicted) {
             let message = format!("the change `{}` was undone or let go meanwhile", change.change);
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
@@ -459,8 +462,11 @@ fn looks(mount: &Mount, reversal: &Reversal) -> Vec<Touch> {
 /// Everything that would be touched, with what is in directories.
 fn changes_of(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Vec<Touch>, ToolError> {
     let known = mount.known_of(reversal.effects());
+    let mut repositories = Repositories::after(mount, reversal.effects());
     let mut touches = Vec::new();
     for Doing { verb, path, tree } in reversal.doings() {
+        let completes = repositories.have(&read_back(&path));
+        let known = known.or(Sensitivity { secret: false, protected: completes });
         let place = Place { sensitivity: known, ..place(mount, &path) };
         let directory = tree.and_then(|tree| {
             let (parent, name) = tree.open_parent(mount)?;

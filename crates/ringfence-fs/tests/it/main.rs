@@ -10,6 +10,7 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
+mod acting;
 mod attacks;
 mod audit;
 mod basics;

@@ -164,7 +164,7 @@ impl Layered {
         json!({"upper": self.upper, "started": self.started})
     }
 
-    fn commit(&self) -> Answer {
+    pub(crate) fn commit(&self) -> Answer {
         self.world.call("commit_layer", &self.arguments())
     }
 
@@ -177,7 +177,7 @@ impl Layered {
 
     /// The commit is refused with this, and nothing changed.
     #[track_caller]
-    fn refused(&self, kind: ErrorKind, words: &str) {
+    pub(crate) fn refused(&self, kind: ErrorKind, words: &str) {
         let before = self.tree();
         let answer = self.commit();
         assert_eq!(answer.error, Some(kind), "{}", answer.text);

@@ -131,7 +131,7 @@ fn nobody_sees_or_names_the_keep() {
 }
 
 #[test]
-fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
+fn what_is_kept_stays_within_its_quota_and_versions_in_between_go_first() {
     let limits = Limits { undo_session_bytes: 8222, undo_bytes: 12_320, ..Setup::default().limits };
     let world = World::with(Setup { limits, ..Setup::default() });
     world.write("f", "0123456789");
@@ -139,14 +139,21 @@ fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
     let changes = [write("1-23456789"), write("2-23456789"), write("3-23456789")];
     let kept = || std::fs::read_dir(world.root.join(".ringfence")).unwrap().count() - 1;
     assert_eq!(kept(), 2);
-    let listed = world.value("list_changes", &json!({}));
-    let states: Vec<&str> =
-        listed["changes"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["done", "done", "gone"]);
+    let states = || {
+        let listed = world.value("list_changes", &json!({}));
+        let states = listed["changes"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap().to_owned());
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["done", "gone", "done"]);
     world.undo(&changes[2]);
-    world.undo(&changes[1]);
+    assert_eq!(world.error("undo", &json!({"change": changes[1]})), ErrorKind::Conflict);
     assert_eq!(world.error("undo", &json!({"change": changes[0]})), ErrorKind::Conflict);
-    assert_eq!(world.read("f"), "1-23456789");
+    assert_eq!(world.read("f"), "2-23456789");
+    // All of them together go back to what was there first.
+    world.value("undo", &json!({"session": "test"}));
+    assert_eq!(world.read("f"), "0123456789");
+    world.value("redo", &json!({}));
+    assert_eq!(world.read("f"), "2-23456789");
     // What does not fit at all is asked about, and nobody is there.
     world.write("large", "x".repeat(4200));
     let answer = world.call("write_file", &json!({"path": "large", "content": "y"}));
@@ -156,12 +163,76 @@ fn what_is_kept_stays_within_its_quota_and_the_oldest_goes_first() {
     // The pre-images of one session do not go for those of another.
     let world = world.by_session("other", Principal::agent("another"));
     world.write("g", "0123456789");
-    world.write("h", "x".repeat(21));
+    world.write("h", "x".repeat(4200));
     world.value("write_file", &json!({"path": "g", "content": "x"}));
     assert_eq!(world.error("write_file", &json!({"path": "h", "content": "x"})), ErrorKind::ApprovalDenied);
-    let world = world.by_person();
-    let listed = world.value("list_changes", &json!({"session": "test"}));
-    assert_eq!(listed["changes"].as_array().unwrap().iter().filter(|one| one["state"] == "gone").count(), 1);
+}
+
+/// A hundred writes do not make the first one final.
+#[test]
+fn the_first_version_of_a_path_is_not_let_go_without_asking() {
+    let limits = Limits { undo_session_bytes: 40_960, ..Setup::default().limits };
+    let setup = |person: &Person| Setup { limits: limits.clone(), person: Some(person.clone()), ..Setup::default() };
+    let fill = |world: &World| {
+        for number in 0..30 {
+            let answer = world.call("write_file", &json!({"path": "own", "content": format!("{number}")}));
+            assert_eq!(answer.error, None, "{}", answer.text);
+        }
+    };
+    let first = [
+        ("write_file", json!({"path": "f", "content": "evil"})),
+        ("edit_file", json!({"path": "f", "oldText": "mine", "newText": "evil"})),
+        ("delete_file", json!({"path": "f"})),
+        ("move_file", json!({"from": "other", "to": "f", "overwrite": true})),
+        ("copy_file", json!({"from": "other", "to": "f", "overwrite": true})),
+    ];
+    for (tool, arguments) in &first {
+        let person = Person::saying_no();
+        let world = World::with(setup(&person));
+        world.write("f", "mine");
+        world.write("other", "other");
+        let change = world.change(tool, arguments);
+        fill(&world);
+        world.undo(&change);
+        assert_eq!((world.read("f"), person.count()), ("mine".to_owned(), 0), "{tool}");
+    }
+    // The detours by which a version of somebody else could be taken for one of the session.
+    let evil = json!({"path": "f", "content": "evil"});
+    let detours: [&[(&str, serde_json::Value)]; 4] = [
+        &[("append_file", json!({"path": "f", "content": "more"}))],
+        &[("write_file", evil.clone()), ("undo", json!({}))],
+        &[("move_file", json!({"from": "f", "to": "g"})), ("move_file", json!({"from": "g", "to": "f"}))],
+        &[("write_file", evil.clone()), ("by hand", json!({}))],
+    ];
+    for detour in detours {
+        let person = Person::saying_no();
+        let world = World::with(setup(&person));
+        world.write("f", "mine");
+        for (tool, arguments) in detour {
+            match *tool {
+                "by hand" => world.write("f", "mine"),
+                tool => _ = world.value(tool, arguments),
+            }
+        }
+        let before = world.read("f");
+        let change = world.change("write_file", &evil);
+        fill(&world);
+        world.undo(&change);
+        assert_eq!((world.read("f"), person.count()), (before, 0), "{detour:?}");
+    }
+    // Where there is no room for one more of them, somebody is asked.
+    let person = Person::saying_no();
+    let world = World::with(setup(&person));
+    for number in 0..11 {
+        world.write(&format!("f{number}"), "mine");
+        let answer =
+            world.call("write_file", &json!({"path": format!("f{number}"), "content": "evil"}));
+        let expected = (number >= 9).then_some(ErrorKind::ApprovalDenied);
+        assert_eq!(answer.error, expected, "{number}: {}", answer.text);
+    }
+    assert_eq!(person.last().rule, "cannot be undone");
+    world.value("undo", &json!({"session": "test"}));
+    assert!((0..11).all(|number| world.read(&format!("f{number}")) == "mine"));
 }
 
 #[test]
@@ -204,7 +275,9 @@ fn a_change_never_lets_go_what_it_keeps_itself() {
     };
     // All of it together must fit, not each for itself.
     assert_eq!(world.error("apply_patch", &patch(&["a", "b", "c"], "x", "y")), ErrorKind::ApprovalDenied);
-    let first = world.change("write_file", &json!({"path": "c", "content": "y\n"}));
+    // One that the session made itself goes for them.
+    world.value("write_file", &json!({"path": "d", "content": "x\n"}));
+    let first = world.change("write_file", &json!({"path": "d", "content": "y\n"}));
     let second = world.change("apply_patch", &patch(&["a", "b"], "x", "y"));
     assert_eq!(world.error("undo", &json!({"change": first})), ErrorKind::Conflict);
     let undo = world.undo(&second)["change"].as_str().unwrap().to_owned();
@@ -216,7 +289,8 @@ fn a_change_never_lets_go_what_it_keeps_itself() {
 
 #[test]
 fn what_a_redo_brought_back_stays_when_the_one_who_did_it_changes_more() {
-    let limits = Limits { undo_session_bytes: 5000, ..Setup::default().limits };
+    // Room for two, the third one would be what was brought back.
+    let limits = Limits { undo_session_bytes: 8300, ..Setup::default().limits };
     let world = World::with(Setup { limits, ..Setup::default() });
     world.write("f", "one");
     world.write("g", "one");
@@ -224,7 +298,9 @@ fn what_a_redo_brought_back_stays_when_the_one_who_did_it_changes_more() {
     let world = world.by_person();
     let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
     world.value("redo", &json!({"change": undo}));
-    world.value("write_file", &json!({"path": "g", "content": "two"}));
+    for text in ["two", "three", "four"] {
+        world.value("write_file", &json!({"path": "g", "content": text}));
+    }
     world.undo(&change);
     assert_eq!(world.read("f"), "one");
 }
@@ -240,9 +316,9 @@ fn empty_files_are_not_kept_for_nothing() {
     std::fs::remove_file(world.root.join("few/9")).unwrap();
     assert_eq!(world.error("delete_file", &json!({"path": "many", "recursive": true})), ErrorKind::ApprovalDenied);
     let first = world.change("delete_file", &json!({"path": "few", "recursive": true}));
-    let second = world.change("delete_file", &json!({"path": "many/0"}));
-    assert_eq!(world.error("undo", &json!({"change": first})), ErrorKind::Conflict);
-    world.undo(&second);
+    assert_eq!(world.error("delete_file", &json!({"path": "many/0"})), ErrorKind::ApprovalDenied);
+    world.undo(&first);
+    world.value("delete_file", &json!({"path": "many/0"}));
 }
 
 #[test]

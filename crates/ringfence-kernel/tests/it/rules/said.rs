@@ -120,7 +120,7 @@ fn a_question_says_why_and_what_would_save_it() {
         &ask,
         touch(Verb::Create, ".git/hooks/pre-commit"),
         expect![
-            "ask (person) by preset `protected path`: this would create `.git/hooks/pre-commit`, a setting that other programs act on"
+            "ask (person) by preset `protected path`: this would create `.git/hooks/pre-commit`, a setting that other programs act on (git)"
         ],
     );
     says(

@@ -1,0 +1,492 @@
+//! Names that deserve a second look: secrets to read, settings that make other programs act.
+//!
+//! Names are compared as the worst file system would: letter case folded, invisible characters removed. A copy that is
+//! kept beside a secret (`server.key.bak`) is a secret too.
+//!
+//! Not here: the tables (`secrets.rs`, `settings.rs`), and what follows from them. The policy decides (`policy.rs`).
+
+mod secrets;
+mod settings;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use unicode_normalization::UnicodeNormalization as _;
+
+use secrets::{PUBLIC, SECRET_FILES, SECRETS, without_backup_mark};
+use settings::{ActingScope, PACKAGES, PROGRAMS};
+
+/// Why a name deserves a second look. It can be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sensitivity {
+    /// Reading it gives away a key or a password.
+    pub secret: bool,
+    /// Changing it makes another program run or obey something.
+    pub protected: bool,
+}
+
+impl Sensitivity {
+    pub fn is_any(self) -> bool {
+        self.secret || self.protected
+    }
+
+    /// The reasons of both.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { secret: self.secret || other.secret, protected: self.protected || other.protected }
+    }
+}
+
+/// What the name of a path, or of a directory above it, says about it.
+pub fn sensitivity(path: &str) -> Sensitivity {
+    examine(path, path).sensitivity
+}
+
+/// The same for an entry of a walk, whose directories were entries themselves: only its last names are looked up, because
+/// in a deep tree the whole path of every entry would be a great deal to look at.
+pub fn entry_sensitivity(path: &str) -> Sensitivity {
+    // As many names as the longest row has, and one more.
+    let last = path.rmatch_indices('/').nth(LONGEST_ROW).map_or(path, |(slash, _)| &path[slash + 1..]);
+    examine(path, last).sensitivity
+}
+
+/// The program that acts on a path, as people call it.
+pub fn acting_program(path: &str) -> Option<&'static str> {
+    examine(path, path).program
+}
+
+/// The most components that a row has.
+const LONGEST_ROW: usize = 3;
+
+/// What the tables say about a path.
+#[derive(Default)]
+struct Examined {
+    sensitivity: Sensitivity,
+    program: Option<&'static str>,
+}
+
+/// Looks up the names of `last`, which are the last ones of `path`.
+fn examine(path: &str, last: &str) -> Examined {
+    static TABLES: LazyLock<NameTables> = LazyLock::new(NameTables::new);
+    let mut found = Examined::default();
+    let mut above = [Cow::Borrowed(""), Cow::Borrowed("")];
+    let mut start = path.len() - last.len();
+    for part in last.split('/') {
+        let before = &path[..start];
+        start = (start + part.len() + 1).min(path.len());
+        if part.is_empty() || part == "." {
+            continue;
+        }
+        let part = fold(part);
+        let said = TABLES.lookup([&above[0], &above[1], &part]);
+        let is_last = start >= path.len();
+        let is_secret = said.kinds & SECRET != 0 || (said.kinds & SECRET_FILE != 0 && is_last);
+        found.sensitivity.secret |= is_secret && said.kinds & IS_PUBLIC == 0;
+        let acts = said.kinds & ANYWHERE != 0 || (said.kinds & PROJECT_ROOT != 0 && !is_among_packages(before));
+        found.sensitivity.protected |= acts;
+        found.program = found.program.or(said.program.filter(|_| acts));
+        above = [std::mem::take(&mut above[1]), part];
+    }
+    found
+}
+
+/// Whether a directory lies below one that has only packages.
+fn is_among_packages(directory: &str) -> bool {
+    directory.split('/').any(|part| PACKAGES.contains(&&*fold(part)))
+}
+
+/// Which tables have a row for a name.
+type RowKinds = u8;
+const SECRET: RowKinds = 1;
+const IS_PUBLIC: RowKinds = 2;
+const ANYWHERE: RowKinds = 4;
+const PROJECT_ROOT: RowKinds = 8;
+const SECRET_FILE: RowKinds = 16;
+
+/// What one or more rows say.
+#[derive(Clone, Copy, Default)]
+struct RowMatch {
+    kinds: RowKinds,
+    program: Option<&'static str>,
+}
+
+impl RowMatch {
+    fn add(&mut self, other: Self) {
+        self.kinds |= other.kinds;
+        self.program = self.program.or(other.program);
+    }
+}
+
+/// The tables, made ready to be asked often: one look tells what all of them say to a name.
+#[derive(Default)]
+struct NameTables {
+    by_name: HashMap<&'static str, NameRows>,
+    /// `*.extension`.
+    by_extension: HashMap<&'static str, RowMatch>,
+    /// Every other row with a `*`, by what stands before, between and after.
+    open: Vec<(Vec<&'static str>, RowMatch)>,
+}
+
+#[derive(Default)]
+struct NameRows {
+    anywhere: RowMatch,
+    /// Below directories of these names, the nearest last.
+    nested: Vec<(Vec<&'static str>, RowMatch)>,
+}
+
+impl NameTables {
+    fn new() -> Self {
+        let mut tables = Self::default();
+        for (rows, kinds) in [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC)] {
+            rows.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: None }));
+        }
+        for program in PROGRAMS {
+            let kinds = match program.scope {
+                ActingScope::Anywhere => ANYWHERE,
+                ActingScope::ProjectRoot => PROJECT_ROOT,
+            };
+            program.names.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: Some(program.name) }));
+        }
+        tables
+    }
+
+    fn add(&mut self, row: &'static str, said: RowMatch) {
+        let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
+        if let Some((above, name)) = row.rsplit_once('/') {
+            self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), said));
+        } else if let Some(extension) = plain_extension(row) {
+            self.by_extension.entry(extension).or_default().add(said);
+        } else if row.contains('*') {
+            self.open.push((row.split('*').collect(), said));
+        } else {
+            self.by_name.entry(row).or_default().anywhere.add(said);
+        }
+    }
+
+    /// What is said about a name below two directories. A backup is looked up by what it is a backup of, too.
+    fn lookup(&self, [far, near, name]: [&str; LONGEST_ROW]) -> RowMatch {
+        const MOST_MARKS: usize = 4;
+        let mut said = self.lookup_name([far, near, name]);
+        let originals = std::iter::successors(without_backup_mark(name), |name| without_backup_mark(name));
+        for original in originals.take(MOST_MARKS) {
+            // The swap file of `id_rsa` is `.id_rsa.swp`.
+            let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
+            for original in std::iter::once(original).chain(undotted) {
+                said.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
+            }
+        }
+        said
+    }
+
+    fn lookup_name(&self, [far, near, name]: [&str; LONGEST_ROW]) -> RowMatch {
+        let mut said = RowMatch::default();
+        if let Some(NameRows { anywhere, nested }) = self.by_name.get(name) {
+            said.add(*anywhere);
+            for (above, row) in nested {
+                let fits = match above.as_slice() {
+                    [directory] => *directory == near,
+                    [outer, directory] => *directory == near && *outer == far,
+                    _ => false,
+                };
+                if fits {
+                    said.add(*row);
+                }
+            }
+        }
+        if let Some(row) = name.rsplit_once('.').and_then(|(_, extension)| self.by_extension.get(extension)) {
+            said.add(*row);
+        }
+        self.open.iter().filter(|(pieces, _)| fits(pieces, name)).for_each(|(_, row)| said.add(*row));
+        said
+    }
+}
+
+/// Whether a name is these pieces with anything between them.
+fn fits(pieces: &[&str], name: &str) -> bool {
+    let [first, middle @ .., last] = pieces else { return false };
+    let Some(rest) = name.strip_prefix(first) else { return false };
+    let Some(mut rest) = rest.strip_suffix(last) else { return false };
+    middle.iter().all(|piece| match rest.split_once(piece) {
+        Some((_, behind)) => {
+            rest = behind;
+            true
+        }
+        None => false,
+    })
+}
+
+/// A name as the worst file system compares it: what Windows drops at its end is dropped too.
+pub(crate) fn fold(part: &str) -> Cow<'_, str> {
+    // Most names are what they would become.
+    if part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        return Cow::Borrowed(part.trim_end_matches(['.', ' ']));
+    }
+    let mut folded = fold_case(part);
+    folded.truncate(folded.trim_end_matches(['.', ' ']).len());
+    Cow::Owned(folded)
+}
+
+/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), takes accents off their letters,
+/// where some file systems put them together and others do not, and drops what nobody sees.
+pub(crate) fn fold_case(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    let seen: String = text.nfd().filter(|c| !is_ignorable(*c)).collect();
+    seen.to_uppercase().to_lowercase()
+}
+
+/// Unicode's `Default_Ignorable_Code_Point`.
+pub(crate) fn is_ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
+        | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+        | '\u{3164}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF0}'..='\u{FFF8}'
+        | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::settings::PROGRAMS;
+    use super::secrets::{SECRET_FILES, SECRETS};
+    use super::{Sensitivity, acting_program, entry_sensitivity, sensitivity};
+
+    const NONE: Sensitivity = Sensitivity { secret: false, protected: false };
+    const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
+    const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
+    const BOTH: Sensitivity = Sensitivity { secret: true, protected: true };
+
+    #[track_caller]
+    fn check(path: &str, expected: Sensitivity) {
+        assert_eq!(sensitivity(path), expected, "{path:?}");
+    }
+
+    #[test]
+    fn secrets_are_known_by_name() {
+        for path in [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
+            check(path, SECRET);
+        }
+        for path in
+            [".env~", ".env-prod", ".ENV_old", "id_rsa.bak", "id_ed25519_work", "prod.tfvars", "etc/shadow"]
+        {
+            check(path, SECRET);
+        }
+        for path in [
+            "terraform.tfstate",
+            "terraform.tfstate.backup",
+            "terraform.tfstate.d/dev/terraform.tfstate.1700000000.backup",
+            "prod.auto.tfvars.json",
+            ".git-credentials",
+            "home/.config/git/credentials",
+            "kubeconfig",
+            "kubeconfig.prod",
+            "client_secret_12.apps.json",
+            "my-app-firebase-adminsdk-x1.json",
+            "ops.ovpn",
+            "wallet.dat",
+            "deploy_rsa",
+            ".bash_history",
+            ".local/share/keyrings/login",
+            "a/passwords.csv",
+        ] {
+            assert!(sensitivity(path).secret, "{path}");
+        }
+        check(".envrc", BOTH);
+        for path in [".env.example", "environment.md", "src/key.rs", "aws/credentials", "monkey", "id_ed25519_work.pub"]
+        {
+            check(path, NONE);
+        }
+        for path in [
+            ".env.local.example",
+            "lib/python3.12/site-packages/certifi/cacert.pem",
+            "secrets.rs",
+            "credentials.py",
+            "tokens.json",
+            "history.md",
+            "shadow",
+            "pkg/kubeconfig/kubeconfig.go",
+            "crypto_rsa/mod.rs",
+        ] {
+            check(path, NONE);
+        }
+    }
+
+    #[test]
+    fn a_backup_of_a_secret_is_one() {
+        let secrets = ["server.pem", "release.jks", "credentials.json", ".npmrc", "prod.env", ".netrc", "id_rsa", "a.key"];
+        let marks = [
+            "~", ".bak", ".bak2", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".copy", ".tmp", ".1", ".2024-06-01",
+            ".20240601", " (copy)", " copy", " (1)", "_bak", "-old", ".dpkg-old", ".rpmsave", ".gz", ".zip", ".b64", ".old~",
+            ".bak.1",
+        ];
+        for (secret, mark) in secrets.iter().flat_map(|secret| marks.map(|mark| (*secret, mark))) {
+            let path = format!("keys/{secret}{mark}");
+            assert!(sensitivity(&path).secret, "{path}");
+        }
+        for path in [".id_rsa.swp", "#server.pem#", ".#server.pem", "TERRAFORM.TFSTATE.BAK", "Server.Key.OLD"] {
+            assert!(sensitivity(path).secret, "{path}");
+        }
+        for path in [".env.example~", "id_rsa.pub.bak", "notes.old", "a.rs.orig", ".bashrc.bak", "~", ".bak", "x.1", "()"] {
+            assert!(!sensitivity(path).secret, "{path}");
+        }
+    }
+
+    #[test]
+    fn settings_that_make_others_act_are_protected() {
+        for path in [
+            ".git/hooks/pre-commit",
+            "sub/.git/config",
+            ".github/workflows/ci.yml",
+            ".vscode/tasks.json",
+            "sub/.gitattributes",
+            "lib/sitecustomize.py",
+            "ringfence.toml",
+        ] {
+            check(path, PROTECTED);
+        }
+        for path in [
+            ".github/ISSUE_TEMPLATE.md",
+            "git/hooks",
+            ".gitignore",
+            "README.md",
+            "Makefile",
+            "conftest.py",
+            "model.pth",
+            "package.json",
+            "src/agents/mod.rs",
+            "docs/hooks/a.md",
+            ".editorconfig",
+        ] {
+            check(path, NONE);
+        }
+    }
+
+    #[test]
+    fn what_agents_editors_and_tools_act_on_is_protected() {
+        for path in [
+            "opencode.jsonc",
+            ".opencode/agent/x.md",
+            ".github/hooks/x.json",
+            ".github/agents/x.agent.md",
+            ".github/chatmodes/x.md",
+            ".github/prompts/x.md",
+            ".github/instructions/x.md",
+            ".github/copilot-instructions.md",
+            "project.code-workspace",
+            ".devcontainer.json",
+            ".githooks/pre-commit",
+            ".qwen/settings.json",
+            ".amp/settings.json",
+            ".kiro/hooks/x",
+            ".agents/skills/x/SKILL.md",
+            "CLAUDE.local.md",
+            "AGENTS.override.md",
+            ".windsurfrules",
+            ".clinerules",
+            ".roo/mcp.json",
+            ".roomodes",
+            ".trae/rules/x.md",
+            ".augment/rules/x.md",
+            ".junie/guidelines.md",
+            ".factory/settings.json",
+            ".mvn/jvm.config",
+            ".mvn/wrapper/maven-wrapper.properties",
+            "gradle/wrapper/gradle-wrapper.properties",
+            "gradlew",
+            "mvnw",
+            "pip.conf",
+            "rust-toolchain",
+            "rust-toolchain.toml",
+            "sub/mise.local.toml",
+            "lefthook-local.yml",
+            ".cargo/config.toml",
+            "home/Library/LaunchAgents/x.plist",
+            "docker-compose.override.yml",
+        ] {
+            assert!(sensitivity(path).protected, "{path}");
+            assert!(acting_program(path).is_some(), "{path}");
+        }
+        assert_eq!(acting_program("sub/.vscode/tasks.json"), Some("VS Code"));
+        assert_eq!(acting_program("src/main.rs"), None);
+    }
+
+    #[test]
+    fn every_row_of_the_tables_matches_its_own_name() {
+        for program in PROGRAMS {
+            for row in program.names {
+                let path = format!("sub/{}", row.replace('*', "x"));
+                assert!(sensitivity(&path).protected, "{path}");
+                assert!(row.split('/').count() <= super::LONGEST_ROW, "{row}");
+                assert_eq!(*super::fold(row), **row, "a row is compared with a folded name");
+            }
+        }
+        for row in SECRETS.iter().chain(SECRET_FILES) {
+            let path = row.replace('*', "x");
+            assert!(sensitivity(&path).secret && row.split('/').count() <= super::LONGEST_ROW, "{path}");
+            assert_eq!(*super::fold(row), **row, "a row is compared with a folded name");
+        }
+    }
+
+    #[test]
+    fn what_a_project_has_at_its_root_does_nothing_among_packages() {
+        for path in [".travis.yml", "sub/.gitlab-ci.yml", "a/b/.github/workflows/ci.yml", "x/.circleci/config.yml"] {
+            check(path, PROTECTED);
+        }
+        for path in [
+            "node_modules/left-pad/.travis.yml",
+            "node_modules/left-pad/.gitattributes",
+            "web/Node_Modules/@scope/x/.github/workflows/ci.yml",
+            ".venv/lib/python3.12/site-packages/x/azure-pipelines.yml",
+            "vendor/github.com/x/y/.github/workflows/ci.yml",
+            "vendor/x/rust-toolchain.toml",
+            "third_party/x/.gitattributes",
+            "node_modules/react-native/android/gradlew",
+        ] {
+            check(path, NONE);
+            assert_eq!(entry_sensitivity(path), NONE, "{path}");
+        }
+        // Everything else that deserves a look deserves it there too.
+        for path in
+            ["node_modules/x/.git/hooks/pre-commit", "node_modules/x/.vscode/tasks.json", "node_modules/x/.husky/a"]
+        {
+            check(path, PROTECTED);
+        }
+        check("node_modules/x/.env", SECRET);
+    }
+
+    #[test]
+    fn an_entry_of_a_walk_is_told_by_its_last_names() {
+        let deep = "a/".repeat(100);
+        for (path, expected) in [
+            (".github/workflows/ci.yml", PROTECTED),
+            ("x/.local/share/keyrings", SECRET),
+            (".env", SECRET),
+            ("src/main.rs", NONE),
+        ] {
+            assert_eq!(entry_sensitivity(path), expected, "{path}");
+            assert_eq!(entry_sensitivity(&format!("{deep}{path}")), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn spelling_does_not_hide_a_name() {
+        for path in
+            [".GIT/config", ".g\u{200c}it/config", "\u{200b}.git/config", ".git./hooks", "./.git//hooks", ".vſcode/x"]
+        {
+            check(path, PROTECTED);
+        }
+        for path in [".ENV", ".e\u{feff}nv", "\u{212a}eys/ID_RSA"] {
+            check(path, SECRET);
+        }
+    }
+
+    #[test]
+    fn one_reason_does_not_hide_the_other() {
+        for path in
+            [".ssh/config", ".npmrc", "x.env/.git/hooks/pre-commit", ".git/x.key", ".vscode/a.env", ".config/gh/hosts.yml"]
+        {
+            check(path, BOTH);
+        }
+    }
+}
