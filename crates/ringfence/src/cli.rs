@@ -77,6 +77,11 @@ pub(crate) enum Failure {
     Install(#[from] InstallError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(
+        "the client started this server in {0}, which is not a project: start the client in a project, or name one with \
+         `--workspace DIR`"
+    )]
+    NotAProject(&'static str),
     #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
     NoPrompt,
     #[error(transparent)]

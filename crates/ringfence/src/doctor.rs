@@ -81,12 +81,17 @@ fn as_text(walls: &[Standing], verdict: &Verdict) -> String {
 /// A line for each client that has our entry, and another one for what to do about it.
 fn gates(clients: &[Found]) -> String {
     let mut text = String::new();
-    for Found { client, own_tools, on, advice } in clients {
+    for Found { client, own_tools, on, unread, advice } in clients {
         let name = client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let (mark, note) = match own_tools {
             Gate::Closed => ("ok", "its own file and shell tools are off".to_owned()),
             Gate::Open => ("--", format!("its own tools go around the fence: {}", on.join(", "))),
-            Gate::Unknown => ("??", "its settings do not say whether its own tools are off".to_owned()),
+            Gate::Unknown if unread.is_empty() => {
+                ("??", "its settings do not say whether its own tools are off".to_owned())
+            }
+            Gate::Unknown => {
+                ("??", format!("not known whether its own tools are off: cannot read {}", unread.join(", ")))
+            }
         };
         let _ = write!(text, "\n{mark}  {name}: {note}");
         if let Some(advice) = advice {

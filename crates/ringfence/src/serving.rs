@@ -15,7 +15,7 @@ use crate::cli::{Failure, complain, warn_of};
 use crate::config::{Environment, Flags, Settings};
 use crate::in_charge::Done;
 use crate::mcp::clients::{Client, Places};
-use crate::mcp::install::{Setting, plan};
+use crate::mcp::install::plan;
 use crate::mcp::{Front, Listening, ResultForm};
 use crate::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::signals::Signals;
@@ -96,9 +96,26 @@ pub(crate) fn mcp(
     wait: Duration,
     form: ResultForm,
 ) -> Result<Done, Failure> {
+    check_client_directory(&settings, environment)?;
     let (front, wired) = front(settings, environment, Front::new(wait).with_form(form), None)?;
     serving(async |stop| front.serve_stdio(&wired, stop).await)?;
     Ok(Done::Print(String::new()))
+}
+
+/// An entry for every project has the client's own directory as its workspace. That of a client without a project open is
+/// mostly the home directory, and all of it would be given to a model then.
+fn check_client_directory(settings: &Settings, environment: &Environment) -> Result<(), Failure> {
+    let workspace = settings.workspace.as_deref().map(str::trim).unwrap_or_default();
+    if workspace.is_empty() || workspace.starts_with(['/', '~']) {
+        return Ok(());
+    }
+    let Ok(directory) = environment.current.join(workspace).canonicalize() else { return Ok(()) };
+    let home = environment.home.as_ref().and_then(|home| home.canonicalize().ok());
+    match directory {
+        directory if directory.parent().is_none() => Err(Failure::NotAProject("the root directory")),
+        directory if Some(&directory) == home.as_ref() => Err(Failure::NotAProject("the home directory")),
+        _ => Ok(()),
+    }
 }
 
 /// Shows what would be written for a client, or writes it.
@@ -107,10 +124,9 @@ pub(crate) fn install(settings: &Settings, environment: &Environment, command: M
     let workspace = workspace_of(settings, environment)?;
     // The client is another program: our own name for ourselves would be its own there.
     let program = environment.program.canonicalize().unwrap_or_else(|_| environment.program.clone());
-    let setting = Setting { program: &program, workspace: &workspace };
-    let change = plan(client, &setting, Places::of(environment, Some(&workspace)))?;
+    let change = plan(client, &program, Places::of(environment, Some(&workspace)))?;
     let shown = change.shown();
-    if !yes {
+    if !yes && !change.is_done() {
         return Ok(Done::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
     }
     change.write()?;

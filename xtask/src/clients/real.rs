@@ -1,7 +1,7 @@
 //! Real clients with a scripted model: whether what our server says reaches the model.
 //!
-//! Each client is fetched by its name, gets a home of its own and the entry that `ringfence mcp install` writes, and is run
-//! without a terminal. Its model reads a file, and then one that is not there. What is checked is what came back to the
+//! Each client is fetched by its name, gets a home of its own with the settings that turn its own tools off and the entry
+//! that `ringfence mcp install` writes, and is run without a terminal. Its model reads a file, and then one that is not there. What is checked is what came back to the
 //! model: the bytes of the file, the sentence of the error, and the schemas of our core tools in the first request.
 
 use std::fs;
@@ -45,7 +45,14 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         name: "claude-code",
         package: "@anthropic-ai/claude-code@2.1.325",
         program: "claude",
-        settings: &[("home/.claude/settings.json", r#"{"enableAllProjectMcpServers": true}"#)],
+        settings: &[
+            ("home/.claude/settings.json", r#"{"enableAllProjectMcpServers": true}"#),
+            (
+                "workspace/.claude/settings.json",
+                r#"{"permissions": {"deny": ["Bash", "DesignSync", "Edit", "EnterWorktree", "Glob", "Grep", "Monitor",
+                  "NotebookEdit", "Read", "WebFetch", "WebSearch", "Write"]}}"#,
+            ),
+        ],
         variables: &[
             ("ANTHROPIC_BASE_URL", "{URL}"),
             ("ANTHROPIC_API_KEY", "placeholder"),
@@ -60,8 +67,8 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         program: "codex",
         settings: &[(
             "home/.codex/config.toml",
-            "model_provider = \"scripted\"\nmodel = \"scripted\"\nsandbox_mode = \"read-only\"\n\n[features]\n\
-             shell_tool = false\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
+            "model_provider = \"scripted\"\nmodel = \"scripted\"\nsandbox_mode = \"read-only\"\n\
+             web_search = \"disabled\"\n\n[features]\nshell_tool = false\nview_image = false\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
              env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n",
         )],
         variables: &[("OPENAI_API_KEY", "placeholder")],
@@ -73,7 +80,8 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         program: "gemini",
         settings: &[(
             "home/.gemini/settings.json",
-            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"disableAutoUpdate": true}}"#,
+            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "tools": {"exclude": ["glob",
+              "google_web_search", "grep_search", "invoke_agent", "read_many_files", "replace", "run_shell_command"]}}"#,
         )],
         variables: &[
             ("GEMINI_API_KEY", "placeholder"),
@@ -108,7 +116,8 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         settings: &[(
             "home/.config/opencode/opencode.json",
             r#"{"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "name": "scripted",
-              "options": {"baseURL": "{URL}/v1", "apiKey": "placeholder"}, "models": {"scripted": {"name": "scripted"}}}}}"#,
+              "options": {"baseURL": "{URL}/v1", "apiKey": "placeholder"}, "models": {"scripted": {"name": "scripted"}}}},
+              "permission": {"*": "deny", "ringfence_*": "allow"}}"#,
         )],
         variables: &[("OPENCODE_DISABLE_AUTOUPDATE", "1"), ("OPENCODE_DISABLE_MODELS_FETCH", "1")],
         arguments: &["run", "-m", "scripted/scripted", PROMPT],

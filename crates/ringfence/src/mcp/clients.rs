@@ -1,19 +1,20 @@
-//! The clients that people have: where their settings are, and whether their own file and shell tools are still on.
+//! The clients that people have: where their settings are, and which of them have our entry.
 //!
-//! A fence beside an open gate fences nothing. Where the settings cannot tell, that is said, and never that all is well.
+//! A fence beside an open gate fences nothing: of a client that has our entry it is said whether its own tools are off.
 //!
-//! Not here: changing settings (`install.rs`).
+//! Not here: changing settings (`install.rs`), what settings say about tools (`own_tools.rs`).
 
-use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ringfence_fs::yaml_mapping;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::jsonc;
-use super::settings_file::look;
+use super::own_tools::{ToolState, advice, tool_states};
+use super::settings_file::{Untouched, look};
 use crate::config::Environment;
 
 /// What our entry is called.
@@ -26,6 +27,7 @@ pub(crate) enum Client {
     ClaudeCode,
     Codex,
     Crush,
+    Gemini,
     Goose,
     Opencode,
     Vscode,
@@ -39,13 +41,16 @@ pub(crate) struct Places<'a> {
     pub(crate) home: Option<&'a Path>,
     /// Where programs of this user keep their config.
     pub(crate) config: Option<&'a Path>,
+    /// Where the owner of the machine keeps the config of programs.
+    pub(crate) system: Option<&'a Path>,
 }
 
 impl<'a> Places<'a> {
     pub(crate) fn of(environment: &'a Environment, workspace: Option<&'a Path>) -> Self {
         // Ours is one among those of others.
         let config = environment.config.as_deref().and_then(Path::parent);
-        Self { workspace, home: environment.home.as_deref(), config }
+        let system = environment.managed.parent();
+        Self { workspace, home: environment.home.as_deref(), config, system }
     }
 }
 
@@ -74,6 +79,9 @@ pub(crate) struct Found {
     pub(crate) own_tools: Gate,
     /// Those that are still on.
     pub(crate) on: Vec<&'static str>,
+    /// Settings files that are there and cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unread: Vec<String>,
     /// What to do about them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<&'static str>,
@@ -84,24 +92,40 @@ pub(crate) fn find(places: Places<'_>) -> Vec<Found> {
     Client::value_variants().iter().filter_map(|client| client.found(places)).collect()
 }
 
+/// Whose file an entry is put into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryScope {
+    /// A file of the project, which others get with it.
+    Project,
+    /// A file of this user, for every project.
+    User,
+}
+
 impl Client {
     pub(super) fn format(self) -> Format {
         match self {
             Self::Codex => Format::Toml,
             Self::Goose => Format::Yaml,
-            Self::ClaudeCode | Self::Crush | Self::Opencode | Self::Vscode | Self::Zed => Format::Json,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode | Self::Zed => Format::Json,
         }
     }
 
     /// The key under which this client has its servers.
     pub(super) fn servers(self) -> &'static str {
         match self {
-            Self::ClaudeCode => "mcpServers",
+            Self::ClaudeCode | Self::Gemini => "mcpServers",
             Self::Codex => "mcp_servers",
             Self::Crush | Self::Opencode => "mcp",
             Self::Goose => "extensions",
             Self::Vscode => "servers",
             Self::Zed => "context_servers",
+        }
+    }
+
+    pub(super) fn scope(self) -> EntryScope {
+        match self {
+            Self::Codex | Self::Goose | Self::Zed => EntryScope::User,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode => EntryScope::Project,
         }
     }
 
@@ -112,8 +136,9 @@ impl Client {
         let config = |name: &str| places.config.map(|directory| directory.join(name));
         let files = match self {
             Self::ClaudeCode => vec![workspace(".mcp.json"), home(".claude.json")],
-            Self::Codex => vec![home(".codex/config.toml")],
+            Self::Codex => vec![home(".codex/config.toml"), workspace(".codex/config.toml")],
             Self::Crush => vec![workspace("crush.json"), workspace(".crush.json"), config("crush/crush.json")],
+            Self::Gemini => vec![workspace(".gemini/settings.json"), home(".gemini/settings.json")],
             Self::Goose => vec![config("goose/config.yaml")],
             Self::Opencode => vec![
                 workspace("opencode.json"),
@@ -129,29 +154,81 @@ impl Client {
         files.into_iter().flatten().collect()
     }
 
-    fn found(self, places: Places<'_>) -> Option<Found> {
-        let settings: Vec<Value> = self.files(places).iter().filter_map(|file| self.read(file)).collect();
-        if !settings.iter().any(|settings| self.names_us(settings, places)) {
-            return None;
-        }
-        let on = self.still_on(&settings, places);
-        let own_tools = match &on {
-            None => Gate::Unknown,
-            Some(on) if on.is_empty() => Gate::Closed,
-            Some(_) => Gate::Open,
+    /// Every file that this client merges into the settings of its own tools.
+    fn layers(self, places: Places<'_>) -> Vec<PathBuf> {
+        let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
+        let home = |name: &str| places.home.map(|directory| directory.join(name));
+        let system = |name: &str| places.system.map(|directory| directory.join(name));
+        let more = match self {
+            Self::ClaudeCode => {
+                let managed = system("claude-code/managed-settings.d").map(|directory| entries(&directory, "json"));
+                let own = [
+                    workspace(".claude/settings.json"),
+                    workspace(".claude/settings.local.json"),
+                    home(".claude/settings.json"),
+                    system("claude-code/managed-settings.json"),
+                ];
+                return own.into_iter().flatten().chain(managed.into_iter().flatten()).collect();
+            }
+            Self::Codex => vec![system("codex/config.toml"), system("codex/managed_config.toml")],
+            Self::Crush => vec![home(".local/share/crush/crush.json")],
+            Self::Gemini => vec![system("gemini-cli/settings.json"), system("gemini-cli/system-defaults.json")],
+            Self::Goose => vec![system("goose/config.yaml")],
+            Self::Opencode => return opencode_layers(places),
+            Self::Vscode | Self::Zed => Vec::new(),
         };
-        let advice = (own_tools != Gate::Closed).then(|| self.advice());
-        Some(Found { client: self, own_tools, on: on.unwrap_or_default(), advice })
+        self.files(places).into_iter().chain(more.into_iter().flatten()).collect()
     }
 
-    /// What a file says, as far as it can be read.
-    fn read(self, file: &Path) -> Option<Value> {
-        let text = look(file).ok()?;
-        match self.format() {
-            Format::Json => jsonc::value(&text),
-            Format::Toml => serde_json::to_value(text.parse::<toml::Table>().ok()?).ok(),
-            Format::Yaml => yaml_mapping(&text).map(Value::Object),
+    fn found(self, places: Places<'_>) -> Option<Found> {
+        let entries = self.files(places).into_iter().filter_map(|file| self.read(&file)?.ok());
+        if !entries.into_iter().any(|settings| self.names_us(&settings, places)) {
+            return None;
         }
+        let (mut layers, mut unread) = (Vec::new(), Vec::new());
+        for file in self.layers(places) {
+            match self.read(&file) {
+                Some(Ok(settings)) => layers.push(settings),
+                Some(Err(name)) => unread.push(name),
+                None => {}
+            }
+        }
+        let states = tool_states(self, &layers);
+        let with = |wanted: ToolState| {
+            let states = states.iter().flatten().filter(move |(_, state)| *state == wanted);
+            states.map(|(tool, _)| *tool).collect::<Vec<_>>()
+        };
+        let own_tools = match (with(ToolState::On).is_empty(), with(ToolState::Unknown).is_empty()) {
+            (false, _) => Gate::Open,
+            (true, true) if states.is_some() && unread.is_empty() => Gate::Closed,
+            (true, _) => Gate::Unknown,
+        };
+        let advice = (own_tools != Gate::Closed).then(|| advice(self));
+        Some(Found { client: self, own_tools, on: with(ToolState::On), unread, advice })
+    }
+
+    /// What a file says; its name, where it is there and cannot be read; nothing, where it is not.
+    fn read(self, file: &Path) -> Option<Result<Value, String>> {
+        let text = match look(file) {
+            Ok(text) => text,
+            Err(Untouched::Io(error))
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                return None;
+            }
+            Err(_) => return Some(Err(short_name(file))),
+        };
+        let is_markdown = file.extension().is_some_and(|extension| extension == "md");
+        let value = match self.format() {
+            // An agent of its own, with its settings above its text.
+            _ if is_markdown => front_matter(&text).map(|settings| json!({"agent": {"own": settings}})),
+            Format::Json if text.trim().is_empty() => Some(json!({})),
+            Format::Json => jsonc::value(&text),
+            Format::Toml => text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok()),
+            Format::Yaml if text.trim().is_empty() => Some(json!({})),
+            Format::Yaml => yaml_mapping(&text).map(Value::Object),
+        };
+        Some(value.ok_or_else(|| short_name(file)))
     }
 
     fn names_us(self, settings: &Value, places: Places<'_>) -> bool {
@@ -167,145 +244,56 @@ impl Client {
             _ => is_there(servers),
         }
     }
-
-    /// The tools that go around us and are not turned off, or nothing where that cannot be known.
-    fn still_on(self, settings: &[Value], places: Places<'_>) -> Option<Vec<&'static str>> {
-        let without = |off: &BTreeSet<&str>| -> Vec<&'static str> {
-            self.own_tools().iter().filter(|tool| !off.contains(**tool)).copied().collect()
-        };
-        match self {
-            Self::Vscode => None,
-            Self::ClaudeCode => {
-                let names = [".claude/settings.json", ".claude/settings.local.json"];
-                let here = names.iter().filter_map(|name| Some(places.workspace?.join(name)));
-                let everywhere = places.home.map(|home| home.join(names[0]));
-                let rules: Vec<Value> = here.chain(everywhere).filter_map(|file| self.read(&file)).collect();
-                let denied = rules.iter().flat_map(|rules| texts(&rules["permissions"]["deny"]));
-                Some(without(&denied.collect()))
-            }
-            Self::Codex => {
-                let says = |key: &str| settings.iter().map(|settings| &settings[key]).find(|value| !value.is_null());
-                let has_no_shell = says("features").is_some_and(|features| features["shell_tool"] == false);
-                let asks_first = says("sandbox_mode").is_some_and(|mode| mode == "read-only");
-                let off = [("shell", has_no_shell), ("apply_patch", asks_first)];
-                Some(without(&off.iter().filter(|(_, is_off)| *is_off).map(|(tool, _)| *tool).collect()))
-            }
-            Self::Crush => {
-                let off = settings.iter().flat_map(|settings| texts(&settings["options"]["disabled_tools"]));
-                Some(without(&off.collect()))
-            }
-            Self::Goose => {
-                let enabled = |name: &str| settings.iter().find_map(|all| all["extensions"][name]["enabled"].as_bool());
-                // This one is on unless it is turned off; the other one has to be turned on.
-                let on = [
-                    ("developer", enabled("developer") != Some(false)),
-                    ("computercontroller", enabled("computercontroller") == Some(true)),
-                ];
-                Some(on.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect())
-            }
-            Self::Opencode => {
-                // Rules of the second generation are not read here.
-                let can_be_known = settings.iter().all(|settings| settings.get("permissions").is_none());
-                let is_on = |tool: &&&str| !settings.iter().find_map(|all| opencode_denies(all, tool)).unwrap_or(false);
-                can_be_known.then(|| self.own_tools().iter().filter(is_on).copied().collect())
-            }
-            Self::Zed => Some(zed_tools(settings, self.own_tools())),
-        }
-    }
-
-    /// The tools by which a client reaches files and programs itself.
-    fn own_tools(self) -> &'static [&'static str] {
-        match self {
-            Self::ClaudeCode => &["Bash", "Edit", "Glob", "Grep", "NotebookEdit", "Read", "Write"],
-            Self::Codex => &["apply_patch", "shell"],
-            Self::Crush => &["bash", "download", "edit", "glob", "grep", "ls", "multiedit", "view", "write"],
-            Self::Goose => &["computercontroller", "developer"],
-            Self::Opencode => &["bash", "edit", "glob", "grep", "list", "read"],
-            Self::Vscode => &[],
-            Self::Zed => &[
-                "copy_path",
-                "create_directory",
-                "delete_path",
-                "edit_file",
-                "find_path",
-                "grep",
-                "list_directory",
-                "move_path",
-                "read_file",
-                "terminal",
-            ],
-        }
-    }
-
-    /// How its own tools are turned off.
-    pub(super) fn advice(self) -> &'static str {
-        match self {
-            Self::ClaudeCode => {
-                "in .claude/settings.json: {\"permissions\": {\"deny\": [\"Bash\", \"Edit\", \"Glob\", \"Grep\", \
-                 \"NotebookEdit\", \"Read\", \"Write\"]}}"
-            }
-            Self::Codex => {
-                "in ~/.codex/config.toml: `sandbox_mode = \"read-only\"`, which makes `apply_patch` ask, and \
-                 `shell_tool = false` under `[features]`"
-            }
-            Self::Crush => {
-                "in crush.json: \"options\": {\"disabled_tools\": [\"bash\", \"download\", \"edit\", \"glob\", \"grep\", \
-                 \"ls\", \"multiedit\", \"view\", \"write\"]}"
-            }
-            Self::Goose => {
-                "in goose/config.yaml: `enabled: false` for the extensions `developer` and `computercontroller`, or \
-                 `goose configure`, Toggle Extensions"
-            }
-            Self::Opencode => {
-                "in opencode.json: \"permission\": {\"bash\": \"deny\", \"edit\": \"deny\", \"glob\": \"deny\", \
-                 \"grep\": \"deny\", \"list\": \"deny\", \"read\": \"deny\"}"
-            }
-            Self::Vscode => {
-                "VS Code keeps this choice to itself: take the built-in tools away under Configure Tools in the chat, or \
-                 work with an agent of your own in .github/agents/ringfence.agent.md that has `tools: ['ringfence/*']`"
-            }
-            Self::Zed => {
-                "in zed/settings.json: \"agent\": {\"default_profile\": \"ringfence\", \"profiles\": {\"ringfence\": \
-                 {\"name\": \"Ringfence\", \"tools\": {}, \"enable_all_context_servers\": true}}}"
-            }
-        }
-    }
 }
 
-fn texts(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+/// opencode reads the directories from the workspace up to that of the repository, those of the user and of the machine;
+/// each has settings and agents.
+fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for directory in places.workspace.into_iter().flat_map(Path::ancestors) {
+        directories.extend([directory.to_owned(), directory.join(".opencode")]);
+        if directory.join(".git").exists() {
+            break;
+        }
+    }
+    directories.extend(places.home.map(|home| home.join(".opencode")));
+    directories.extend(places.config.map(|config| config.join("opencode")));
+    directories.extend(places.system.map(|system| system.join("opencode")));
+    let mut files = Vec::new();
+    for directory in directories {
+        files.extend(["opencode.json", "opencode.jsonc"].map(|name| directory.join(name)));
+        // The others belong to somebody else, who may have files of that kind too.
+        if directory.file_name().is_some_and(|name| name == ".opencode" || name == "opencode") {
+            files.push(directory.join("config.json"));
+            let agents = ["agent", "agents", "mode", "modes"].map(|name| entries(&directory.join(name), "md"));
+            files.extend(agents.into_iter().flatten());
+        }
+    }
+    files
 }
 
-/// Whether a file turns a tool off for good, or says nothing about it.
-fn opencode_denies(settings: &Value, tool: &str) -> Option<bool> {
-    let rules = &settings["permission"];
-    let said = rules.get(tool).or_else(|| rules.get("*"));
-    if let Some(said) = said.or_else(|| rules.is_string().then_some(rules)) {
-        let denies = |said: &Value| said == "deny";
-        // Patterns are all to be denied, the one for everything among them.
-        let by_pattern = |all: &serde_json::Map<String, Value>| all.contains_key("*") && all.values().all(denies);
-        return Some(denies(said) || said.as_object().is_some_and(by_pattern));
-    }
-    // How it was said before there were rules.
-    let is_off = |name: &str| settings["tools"].get(name).map(|on| on == false);
-    match tool {
-        "edit" => Some(is_off("edit")? && is_off("write")?),
-        _ => is_off(tool),
-    }
+/// The files of a directory with such an ending, in the order of their names.
+fn entries(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = entries.filter(|file| file.extension().is_some_and(|end| end == ending)).collect();
+    found.sort();
+    found
 }
 
-/// Zed has its tools by profile; the one that a new thread begins with counts.
-fn zed_tools(settings: &[Value], own: &[&'static str]) -> Vec<&'static str> {
-    let profile = settings.iter().find_map(|all| all["agent"]["default_profile"].as_str()).unwrap_or("write");
-    let of_user = settings.iter().find_map(|all| all["agent"]["profiles"].get(profile));
-    let is_on = |tool: &&&str| match (profile, of_user) {
-        ("minimal", None) => false,
-        // What such a profile does not say, Zed says for it.
-        ("write" | "write-full-access" | "ask" | "minimal", Some(said)) => said["tools"][**tool] != false,
-        (_, Some(said)) => said["tools"][**tool] == true,
-        (_, None) => true,
-    };
-    own.iter().filter(is_on).copied().collect()
+/// The mapping between two lines of dashes at the beginning. A text without one has no settings.
+fn front_matter(text: &str) -> Option<Value> {
+    let Some(rest) = text.strip_prefix("---") else { return Some(json!({})) };
+    let (settings, _) = rest.split_once("\n---")?;
+    if settings.trim().is_empty() {
+        return Some(json!({}));
+    }
+    yaml_mapping(settings.trim_start_matches(['\r', '\n'])).map(Value::Object)
+}
+
+/// A file by its name and that of its directory: no path of the machine.
+fn short_name(file: &Path) -> String {
+    let parts: Vec<_> = file.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy()).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]
@@ -314,94 +302,189 @@ mod tests {
 
     use super::{Client, Found, Gate, Places, find};
 
-    /// Files of a home that is also the workspace, and what is found there.
+    /// Files of a home that is also the workspace, and what is found there. The machine's own are below `etc`.
     fn found(files: &[(&str, &str)]) -> Vec<Found> {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
-            let file = directory.path().join(name);
+            let file = directory.path().join("r/ws").join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, text).unwrap();
         }
-        let config = directory.path().join(".config");
-        find(Places { workspace: Some(directory.path()), home: Some(directory.path()), config: Some(&config) })
+        let home = directory.path().join("r/ws");
+        std::fs::create_dir_all(directory.path().join("r/.git")).unwrap();
+        let (config, system) = (home.join(".config"), home.join("etc"));
+        find(Places { workspace: Some(&home), home: Some(&home), config: Some(&config), system: Some(&system) })
     }
 
     #[track_caller]
     fn check(client: Client, files: &[(&str, &str)], gate: Gate, on: &[&str]) {
         let found = found(files);
         let [only] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((only.client, only.own_tools, only.on.as_slice()), (client, gate, on));
+        assert_eq!((only.client, only.own_tools, only.on.as_slice()), (client, gate, on), "{files:?}");
         assert_eq!(only.advice.is_some(), gate != Gate::Closed);
+    }
+
+    /// A client of which nothing is turned off: everything that it has is on.
+    #[track_caller]
+    fn all_of(client: Client, files: &[(&str, &str)]) -> Vec<&'static str> {
+        let found = found(files);
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((only.client, only.own_tools), (client, Gate::Open));
+        only.on.clone()
     }
 
     #[test]
     fn a_client_that_does_not_name_us_is_not_spoken_of() {
         assert_eq!(found(&[]), []);
         assert_eq!(found(&[(".mcp.json", r#"{"mcpServers": {"other": {}}}"#), ("crush.json", "nonsense")]), []);
-        assert_eq!(find(Places { workspace: None, home: None, config: Some(Path::new("/nowhere")) }), []);
+        let nowhere = Some(Path::new("/nowhere"));
+        assert_eq!(find(Places { workspace: None, home: None, config: nowhere, system: nowhere }), []);
     }
 
     #[test]
     fn claude_code_is_closed_by_rules_that_deny_whole_tools() {
         let entry = (".mcp.json", r#"{"mcpServers": {"ringfence": {}}}"#);
         let (client, rules) = (Client::ClaudeCode, ".claude/settings.json");
-        check(client, &[entry], Gate::Open, client.own_tools());
-        let some =
-            r#"{"permissions": {"deny": ["Edit", "Glob", "Grep", "NotebookEdit", "Read", "Write", "Bash(rm *)"]}}"#;
-        check(client, &[entry, (rules, some)], Gate::Open, &["Bash"]);
-        let local = (".claude/settings.local.json", r#"{"permissions": {"deny": ["Bash"]}}"#);
-        check(client, &[entry, (rules, some), local], Gate::Closed, &[]);
-        check(client, &[(".claude.json", r#"{"mcpServers": {"ringfence": {}}}"#)], Gate::Open, client.own_tools());
+        let all = all_of(client, &[entry]);
+        assert!(["Bash", "EnterWorktree", "WebFetch", "WebSearch"].iter().all(|tool| all.contains(tool)), "{all:?}");
+        assert_eq!(all_of(client, &[(".claude.json", r#"{"mcpServers": {"ringfence": {}}}"#)]), all);
+        let denying = |tools: &[&str]| serde_json::json!({"permissions": {"deny": tools}}).to_string();
+        let others: Vec<&str> = all.iter().copied().filter(|tool| *tool != "Bash").chain(["Bash(rm *)"]).collect();
+        let some = denying(&others);
+        check(client, &[entry, (rules, &some)], Gate::Open, &["Bash"]);
+        let bash = denying(&["Bash"]);
+        for layer in [
+            ".claude/settings.local.json",
+            "etc/claude-code/managed-settings.json",
+            "etc/claude-code/managed-settings.d/10-tools.json",
+        ] {
+            check(client, &[entry, (rules, &some), (layer, &bash)], Gate::Closed, &[]);
+            check(client, &[entry, (rules, &some), (layer, &bash.replace("Bash", "Bash(*)"))], Gate::Closed, &[]);
+            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], Gate::Unknown, &[]);
+        }
     }
 
     #[test]
     fn codex_is_closed_without_its_shell_and_with_a_workspace_that_it_asks_about() {
+        let (client, name) = (Client::Codex, ".codex/config.toml");
         let file = |more: &str| format!("{more}\n[mcp_servers.ringfence]\ncommand = \"x\"\n");
-        let name = ".codex/config.toml";
-        check(Client::Codex, &[(name, &file(""))], Gate::Open, &["apply_patch", "shell"]);
-        let asks = "sandbox_mode = \"read-only\"\n";
-        check(Client::Codex, &[(name, &file(asks))], Gate::Open, &["shell"]);
-        let both = format!("{asks}[features]\nshell_tool = false");
-        check(Client::Codex, &[(name, &file(&both))], Gate::Closed, &[]);
+        check(client, &[(name, &file(""))], Gate::Open, &["apply_patch", "shell", "view_image", "web_search"]);
+        let keys = "sandbox_mode = \"read-only\"\nweb_search = \"disabled\"\n";
+        check(client, &[(name, &file(keys))], Gate::Open, &["shell", "view_image"]);
+        let off = format!("{keys}[features]\nshell_tool = false\nview_image = false");
+        check(client, &[(name, &file(&off))], Gate::Closed, &[]);
+        let managed = "etc/codex/managed_config.toml";
+        check(client, &[(name, &file(&off)), (managed, "[features]\nshell_tool = true")], Gate::Open, &["shell"]);
+        check(
+            client,
+            &[(name, &file(&off)), (managed, "sandbox_mode = \"workspace-write\"")],
+            Gate::Open,
+            &["apply_patch"],
+        );
+        check(client, &[(name, &file(&off)), (managed, "nonsense")], Gate::Unknown, &[]);
+        let profile = format!("profile = \"p\"\n{off}\n[profiles.p]\nsandbox_mode = \"danger-full-access\"");
+        check(client, &[(name, &file(&profile))], Gate::Open, &["apply_patch"]);
+        check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], Gate::Unknown, &[]);
     }
 
     #[test]
     fn crush_is_closed_by_its_list() {
-        let entry =
-            r#"{"mcp": {"ringfence": {}}, "options": {"disabled_tools": ["bash", "edit", "multiedit", "write"]}}"#;
+        let entry = r#"{"mcp": {"ringfence": {}}, "options": {"disabled_tools": ["bash", "edit", "multiedit", "write",
+            "fetch", "agentic_fetch"]}}"#;
         let rest = ["download", "glob", "grep", "ls", "view"];
         check(Client::Crush, &[("crush.json", entry)], Gate::Open, &rest);
         let more = r#"{"options": {"disabled_tools": ["download", "glob", "grep", "ls", "view"]}}"#;
-        check(Client::Crush, &[("crush.json", entry), (".config/crush/crush.json", more)], Gate::Closed, &[]);
+        for layer in [".config/crush/crush.json", ".local/share/crush/crush.json"] {
+            check(Client::Crush, &[("crush.json", entry), (layer, more)], Gate::Closed, &[]);
+        }
     }
 
     #[test]
-    fn goose_has_its_own_tools_unless_it_is_told_otherwise() {
+    fn gemini_cannot_be_closed_without_losing_our_tools_of_the_same_name() {
+        let entry = |more: &str| format!(r#"{{"mcpServers": {{"ringfence": {{}}}}, {more} "x": 1}}"#);
+        let name = ".gemini/settings.json";
+        let all = all_of(Client::Gemini, &[(name, &entry(""))]);
+        let off = r#""tools": {"exclude": ["glob", "google_web_search", "grep_search", "invoke_agent",
+            "read_many_files", "replace", "run_shell_command"]},"#;
+        let left = ["list_directory", "read_file", "web_fetch", "write_file"];
+        check(Client::Gemini, &[(name, &entry(off))], Gate::Open, &left);
+        assert!(left.iter().all(|tool| all.contains(tool)), "{all:?}");
+    }
+
+    #[test]
+    fn goose_is_open_where_the_model_can_turn_extensions_on() {
         let file = |more: &str| format!("GOOSE_MODE: auto\nextensions:\n  ringfence:\n    enabled: true\n{more}");
-        let name = ".config/goose/config.yaml";
-        check(Client::Goose, &[(name, &file(""))], Gate::Open, &["developer"]);
-        let off = "  developer:\n    enabled: false\n    type: builtin\n";
-        check(Client::Goose, &[(name, &file(off))], Gate::Closed, &[]);
+        let (client, name) = (Client::Goose, ".config/goose/config.yaml");
+        let on = ["analyze", "developer", "extensionmanager", "summon"];
+        check(client, &[(name, &file(""))], Gate::Open, &on);
+        let developer = "  developer:\n    enabled: false\n    type: builtin\n";
+        check(client, &[(name, &file(developer))], Gate::Open, &["analyze", "extensionmanager", "summon"]);
+        let off = on.map(|name| format!("  {name}: {{enabled: false, type: platform}}\n")).concat();
+        check(client, &[(name, &file(&off))], Gate::Closed, &[]);
         let other = format!("{off}  computercontroller: {{enabled: true}}\n");
-        check(Client::Goose, &[(name, &file(&other))], Gate::Open, &["computercontroller"]);
+        check(client, &[(name, &file(&other))], Gate::Open, &["computercontroller"]);
+        let unknown = format!("{off}  brandnew: {{enabled: true, type: platform}}\n");
+        check(client, &[(name, &file(&unknown))], Gate::Unknown, &[]);
+        let system = ("etc/goose/config.yaml", "extensions:\n  developer: {enabled: true}\n");
+        check(client, &[(name, &file(&off)), system], Gate::Open, &["developer"]);
     }
 
     #[test]
     fn opencode_is_closed_by_rules_old_and_new() {
         let file = |more: &str| format!("{{// mine\n\"mcp\": {{\"ringfence\": {{}}}}, {more}}}");
-        let name = "opencode.json";
-        let (all, client) = (Client::Opencode.own_tools(), Client::Opencode);
-        check(client, &[(name, &file(""))], Gate::Open, all);
+        let (client, name) = (Client::Opencode, "opencode.json");
+        let all = all_of(client, &[(name, &file(""))]);
         let denied = r#""permission": {"*": "deny", "bash": {"*": "deny", "git *": "allow"}, "ringfence_*": "allow"}"#;
         check(client, &[(name, &file(denied))], Gate::Open, &["bash"]);
-        let each = r#""permission": {"bash": "deny", "edit": {"*": "deny"}, "glob": "deny", "grep": "deny",
-            "list": "deny", "read": "deny"}"#;
-        check(client, &[(name, &file(each))], Gate::Closed, &[]);
-        let old =
-            r#""tools": {"bash": false, "edit": false, "glob": false, "grep": false, "list": false, "read": false}"#;
-        check(client, &[(name, &file(old))], Gate::Open, &["edit"]);
+        let each = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, "deny")));
+        check(client, &[(name, &file(&format!("\"permission\": {each}")))], Gate::Closed, &[]);
+        let old = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, false)));
+        check(client, &[(name, &file(&format!("\"tools\": {old}")))], Gate::Open, &["edit"]);
         let new = r#"{"mcp": {"servers": {"ringfence": {}}}, "permissions": []}"#;
         check(client, &[(name, new)], Gate::Unknown, &[]);
+    }
+
+    /// The denial in one file holds only where no other one takes it away.
+    #[test]
+    fn opencode_is_open_where_any_layer_or_agent_allows_a_tool() {
+        let client = Client::Opencode;
+        let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny", "ringfence_*": "allow"}}"#;
+        check(client, &[("opencode.json", entry)], Gate::Closed, &[]);
+        let bash = r#"{"permission": {"bash": "allow"}}"#;
+        for layer in [
+            "opencode.jsonc",
+            ".opencode/opencode.json",
+            ".opencode/opencode.jsonc",
+            "../opencode.json",
+            ".config/opencode/opencode.jsonc",
+            ".config/opencode/config.json",
+            "etc/opencode/opencode.json",
+        ] {
+            check(client, &[("opencode.json", entry), (layer, bash)], Gate::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (layer, "{nonsense")], Gate::Unknown, &[]);
+        }
+        let cases = [
+            (r#"{"permission": {"ba*": "allow"}}"#, Gate::Open),
+            (r#"{"tools": {"bash": true}}"#, Gate::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, Gate::Open),
+            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, Gate::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, Gate::Closed),
+        ];
+        for (text, gate) in cases {
+            let on: &[&str] = if gate == Gate::Open { &["bash"] } else { &[] };
+            check(client, &[("opencode.json", entry), ("opencode.jsonc", text)], gate, on);
+        }
+        for agent in [".opencode/agent/a.md", ".opencode/agents/a.md", ".config/opencode/agent/a.md"] {
+            let text = "---\ndescription: x\ntools:\n  bash: true\n---\nYou review.\n";
+            check(client, &[("opencode.json", entry), (agent, text)], Gate::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], Gate::Closed, &[]);
+            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], Gate::Unknown, &[]);
+        }
+        // Which of the two wins depends on the order in which they are merged.
+        let exact = entry.replace("\"*\": \"deny\"", "\"*\": \"deny\", \"bash\": \"deny\"");
+        let later = r#"{"permission": {"*": "allow"}}"#;
+        let found = found(&[("opencode.json", &exact), ("opencode.jsonc", later)]);
+        assert!(found[0].own_tools == Gate::Open && !found[0].on.contains(&"bash"), "{found:?}");
     }
 
     #[test]
@@ -412,14 +495,25 @@ mod tests {
     #[test]
     fn zed_counts_by_the_profile_that_it_begins_with() {
         let file = |agent: &str| format!("// Zed settings\n{{\"context_servers\": {{\"ringfence\": {{}}}}, {agent}}}");
-        let name = ".config/zed/settings.json";
-        let (all, client) = (Client::Zed.own_tools(), Client::Zed);
-        check(client, &[(name, &file(""))], Gate::Open, all);
+        let (client, name) = (Client::Zed, ".config/zed/settings.json");
+        let all = all_of(client, &[(name, &file(""))]);
         let own = r#""agent": {"default_profile": "ringfence", "profiles": {"ringfence": {"tools": {}}}}"#;
         check(client, &[(name, &file(own))], Gate::Closed, &[]);
         let some = r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"grep": true, "now": true}}}}"#;
         check(client, &[(name, &file(some))], Gate::Open, &["grep"]);
         check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], Gate::Closed, &[]);
-        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], Gate::Open, all);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], Gate::Open, &all);
+        let other = (".zed/settings.json", r#"{"agent": {"default_profile": "write"}}"#);
+        check(client, &[(name, &file(own)), other], Gate::Open, &all);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_never_called_fine() {
+        let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny"}}"#;
+        let found = found(&[("opencode.json", entry), (".config/opencode/opencode.json", "{")]);
+        assert_eq!(
+            (found[0].own_tools, found[0].unread.as_slice()),
+            (Gate::Unknown, &["opencode/opencode.json".to_owned()][..])
+        );
     }
 }

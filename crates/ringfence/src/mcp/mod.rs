@@ -24,6 +24,7 @@ mod jsonc;
 pub(crate) mod keys;
 mod lines;
 mod news;
+mod own_tools;
 mod plain;
 mod put_off;
 mod resources;

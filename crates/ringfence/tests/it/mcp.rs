@@ -348,10 +348,45 @@ fn a_client_is_told_about_the_server_only_after_the_change_was_shown() {
     assert_eq!(written.code, Some(0), "{written:?}");
     let entry: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(entry["mcpServers"]["ringfence"]["args"][0], "mcp");
-    // It is started by another program, to which `/proc/self/exe` would be something else.
-    let program = std::fs::canonicalize(crate::site::PROGRAM).unwrap();
-    assert_eq!(entry["mcpServers"]["ringfence"]["command"], program.to_str().unwrap());
-    assert_eq!(site.run(&["mcp", "install", "claude-code", "--yes"]).code, Some(2), "it is there already");
+    assert_eq!(entry["mcpServers"]["ringfence"]["alwaysLoad"], true);
+    // Others get this file with the project.
+    assert_eq!(entry["mcpServers"]["ringfence"]["command"], "ringfence");
+    assert!(!entry.to_string().contains(site.root().to_str().unwrap()), "{entry}");
+    let again = site.run(&["mcp", "install", "claude-code", "--yes"]);
+    assert!(again.code == Some(0) && again.out.contains("up to date"), "{again:?}");
+    std::fs::write(&file, entry.to_string().replace("alwaysLoad", "old")).unwrap();
+    assert_eq!(site.run(&["mcp", "install", "claude-code", "--yes"]).code, Some(0));
+    let updated: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(updated["mcpServers"]["ringfence"]["alwaysLoad"], true, "{updated}");
+}
+
+/// An entry in a file of the user is there for every project.
+#[test]
+fn an_entry_for_all_projects_serves_the_one_that_the_client_is_in() {
+    let site = site();
+    for (client, file) in
+        [("codex", site.home.join(".codex/config.toml")), ("goose", site.config.join("goose/config.yaml"))]
+    {
+        let said = site.run(&["mcp", "install", client, "--yes"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        let entry = std::fs::read_to_string(file).unwrap();
+        assert!(!entry.contains(site.workspace.to_str().unwrap()), "{entry}");
+        // It is started by another program, to which `/proc/self/exe` would be something else.
+        let program = std::fs::canonicalize(crate::site::PROGRAM).unwrap();
+        assert!(entry.contains(program.to_str().unwrap()), "{entry}");
+    }
+    let other = site.root().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("b.txt"), "of the other project\n").unwrap();
+    let mut client = Mcp::start_in(&site, &other, &["--workspace", "."]);
+    client.initialize(LAST_HANDSHAKE, json!({}));
+    assert_eq!(text(&client.call("read_file", json!({"path": "b.txt"}))), "of the other project\n");
+    for (directory, name) in
+        [(site.home.as_path(), "the home directory"), (std::path::Path::new("/"), "the root directory")]
+    {
+        let (code, _, complaints) = Mcp::start_in(&site, directory, &["--workspace", "."]).close();
+        assert!(code == Some(2) && complaints.contains(name), "{complaints}");
+    }
 }
 
 /// A workspace that somebody else made, with a link where a client's settings would be, and what is at its end.
@@ -412,7 +447,7 @@ fn doctor_names_the_clients_that_go_around_the_fence() {
     std::fs::write(&file, format!("// mine\n{settings}")).unwrap();
     let said = site.run(&["doctor"]).out;
     let lines = [
-        "--  claude-code: its own tools go around the fence: Bash, Edit, ",
+        "--  claude-code: its own tools go around the fence: Bash, DesignSync, Edit, EnterWorktree, ",
         "    in .claude/settings.json: {\"permissions\"",
         "??  vscode: its settings do not say",
         "ok  zed: its own file and shell tools are off",

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -32,7 +33,17 @@ pub(crate) struct Mcp {
 impl Mcp {
     /// Starts a server, and says nothing to it yet.
     pub(crate) fn start(site: &Site, arguments: &[&str]) -> Self {
-        let mut command = site.command(&[&["mcp"], arguments].concat());
+        Self::start_by(site.command(&[&["mcp"], arguments].concat()))
+    }
+
+    /// The same in a directory of its own, as a client starts it.
+    pub(crate) fn start_in(site: &Site, directory: &Path, arguments: &[&str]) -> Self {
+        let mut command = site.bare();
+        command.arg("mcp").args(arguments).current_dir(directory);
+        Self::start_by(command)
+    }
+
+    fn start_by(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
