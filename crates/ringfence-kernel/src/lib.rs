@@ -69,5 +69,5 @@ pub use tool::{
     CODE, Context, Effect, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan, Progress, Review, SEARCH,
     Sought, Tool, Touch, Verb, WORKSPACE,
 };
-pub use visible::{visible, visible_line, visible_whole};
+pub use visible::{visible, visible_json, visible_line, visible_whole};
 pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};
