@@ -51,4 +51,7 @@ pub use resolve::PLAIN_FILE_FLAGS;
 pub use slot::STATE_ALIAS;
 pub use tools::register;
 pub use workflow::{Graph, GraphSource, WORKFLOW_FILE, WorkflowGuard};
-pub use workspace::{Surroundings, WorkspaceError, find_workspace, resolve_mount, resolve_workspace};
+pub use workspace::{
+    Surroundings, WORKSPACE_MARKERS, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path,
+    resolve_mount, resolve_workspace,
+};

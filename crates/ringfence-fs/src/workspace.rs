@@ -2,7 +2,13 @@
 //!
 //! Not here: reading the environment. Home and current directory are arguments.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Names that make a directory a workspace of its own: our file, and what git keeps.
+pub const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
 
 /// Where things are on this host, for understanding what a person wrote.
 #[derive(Clone, Debug)]
@@ -41,7 +47,7 @@ pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result
     let written = or_default(written);
     let path = around.current.join(expand_home(written, around)?);
     // Once so that nothing is made where nothing may be, and once more on what it turned out to be.
-    check(&real(&path), around)?;
+    check(&real_path(&path), around)?;
     std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
     let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
     check(&path, around)?;
@@ -61,6 +67,50 @@ pub fn find_workspace(written: Option<&str>, around: &Surroundings) -> Result<Pa
     Ok(path)
 }
 
+/// The directory that is worked in where nobody named one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkspaceDiscovery {
+    /// Neither the current directory nor one above it is marked.
+    None,
+    Found {
+        path: PathBuf,
+        marker: &'static str,
+    },
+    /// One is marked, and it or its marker belongs to another user: that user would choose what agents here work on.
+    Foreign {
+        path: PathBuf,
+        marker: &'static str,
+    },
+}
+
+/// Looks for the nearest marked directory, from the current one upwards. The home directory, those that hold it and the
+/// root of the file system are never one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where a person's path becomes a directory, before there is a mount"
+)]
+pub fn discover_workspace(around: &Surroundings) -> WorkspaceDiscovery {
+    let current = real_path(&around.current);
+    let home = around.home.as_deref().map(real_path);
+    let may_be = |path: &Path| path.parent().is_some() && !home.as_ref().is_some_and(|home| home.starts_with(path));
+    for path in current.ancestors().take_while(|path| may_be(path)) {
+        for marker in WORKSPACE_MARKERS {
+            let Ok(found) = std::fs::symlink_metadata(path.join(marker)) else { continue };
+            // A worktree or a submodule has a file `.git`; a directory `ringfence.toml` says nothing.
+            if !found.is_file() && !(found.is_dir() && marker == ".git") {
+                continue;
+            }
+            let is_ours = |owner: u32| owner == 0 || owner == geteuid().as_raw();
+            let (path, ours) = (path.to_owned(), std::fs::metadata(path).is_ok_and(|found| is_ours(found.uid())));
+            return match ours && is_ours(found.uid()) {
+                true => WorkspaceDiscovery::Found { path, marker },
+                false => WorkspaceDiscovery::Foreign { path, marker },
+            };
+        }
+    }
+    WorkspaceDiscovery::None
+}
+
 fn or_default(written: Option<&str>) -> &str {
     written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace")
 }
@@ -69,10 +119,10 @@ fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
     if path.parent().is_none() {
         return Err(WorkspaceError::Root);
     }
-    if around.home.as_deref().is_some_and(|home| real(home).starts_with(path)) {
+    if around.home.as_deref().is_some_and(|home| real_path(home).starts_with(path)) {
         return Err(WorkspaceError::Home);
     }
-    if around.ours.iter().map(|ours| real(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours)) {
+    if around.ours.iter().map(|ours| real_path(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours)) {
         return Err(WorkspaceError::Ours);
     }
     Ok(())
@@ -92,7 +142,7 @@ pub fn resolve_mount(written: &str, around: &Surroundings) -> Result<PathBuf, Wo
 
 /// Where a path leads, also when its end is not there yet.
 #[expect(clippy::disallowed_methods, reason = "the real names of directories that a person chose")]
-fn real(path: &Path) -> PathBuf {
+pub fn real_path(path: &Path) -> PathBuf {
     for above in path.ancestors() {
         if let (Ok(real), Ok(rest)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {
             // Joining nothing would add a slash, and a file with a slash is something else.

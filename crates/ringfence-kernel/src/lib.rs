@@ -71,5 +71,5 @@ pub use tool::{
     CODE, ChangeGroup, Context, Effect, KeepDecision, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan,
     Progress, Remainder, Review, SEARCH, Sought, Tool, Touch, Verb, WORKSPACE,
 };
-pub use visible::{visible, visible_line, visible_whole};
+pub use visible::{visible, visible_json, visible_line, visible_whole};
 pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};

@@ -43,6 +43,23 @@ pub fn visible_line(text: &str) -> String {
     shown
 }
 
+/// JSON in which nothing hides: every such character is written as JSON writes it, `\u202e`. Valid JSON has them in strings
+/// alone, so that it still means the same; only white space between values stays as it is.
+pub fn visible_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    let mut units = [0; 2];
+    for c in json.chars() {
+        if matches!(c, '\n' | '\r' | '\t') || !is_misleading(c) {
+            shown.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut units) {
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    shown
+}
+
 fn push_line(shown: &mut String, line: &str, longest: usize, is_plain: impl Fn(char) -> bool) {
     let (mut count, mut cut) = (0, shown.len());
     for c in line.chars() {
@@ -80,7 +97,7 @@ fn is_misleading(c: char) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{LONGEST_LINE, is_misleading, visible, visible_line, visible_whole};
+    use super::{LONGEST_LINE, is_misleading, visible, visible_json, visible_line, visible_whole};
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
@@ -103,6 +120,17 @@ mod tests {
         {
             check(text, text);
         }
+    }
+
+    #[test]
+    fn json_means_the_same_with_nothing_hidden_in_it() {
+        let value = serde_json::json!({"a\u{9b}2J": ["x\u{202e}y\u{7f}", "\u{e0041}", "naïve\n\t👍"]});
+        for json in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let shown = visible_json(&json);
+            assert!(!shown.contains(|c: char| is_misleading(c) && c != '\n'), "{shown:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        }
+        assert_eq!(visible_json("\"\u{9b}\u{e0041}\""), r#""\u009b\udb40\udc41""#);
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Engine {
         let said: Value = serde_json::from_slice(&answer.body).map_err(|_| {
             WebError::Backend(format!("the search engine `{}` did not answer in JSON", self.kind.name()))
         })?;
-        let list = ["/results", "/web/results", "/data/results", "/items", "/organic", "/data"]
+        // The answer may be the list itself.
+        let list = ["", "/results", "/web/results", "/data/results", "/items", "/organic", "/data"]
             .iter()
             .find_map(|path| said.pointer(path)?.as_array())
             .ok_or_else(|| {

@@ -129,7 +129,9 @@ fn weighed(server: &str, kept: Kept) -> Value {
     assert_eq!(outcome.end.name(), "answered", "{outcome:?}");
     let text = |message: &Message| match message {
         Message::User { text } | Message::Tool { text, .. } => text.len(),
-        Message::Assistant { text, calls, .. } => text.len() + calls.iter().map(|call| call.arguments.len()).sum::<usize>(),
+        Message::Assistant { text, calls, .. } => {
+            text.len() + calls.iter().map(|call| call.arguments.len()).sum::<usize>()
+        }
     };
     let weight = json!({
         "messages": history.messages().len(),

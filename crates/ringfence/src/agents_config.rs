@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence_agent::Repair;
+use ringfence_agent::provider::Timeouts;
 use ringfence_kernel::Dialect;
 use serde::Deserialize;
 
@@ -40,6 +41,13 @@ pub(crate) struct AgentKeys {
     system_prompt: Option<String>,
     project_instructions: Option<bool>,
     repair_tool_calls: Option<bool>,
+    connect_timeout: Option<Span>,
+    first_byte_timeout: Option<Span>,
+    idle_timeout: Option<Span>,
+    answer_timeout: Option<Span>,
+    /// MiniClaw's kinds of agents. There is one here.
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -95,6 +103,8 @@ pub struct ModelSettings {
     pub project_instructions: bool,
     /// Whether calls that the model got slightly wrong are made good.
     pub repair_tool_calls: Repair,
+    /// How long its server is waited for.
+    pub timeouts: Timeouts,
 }
 
 impl AgentKeys {
@@ -126,6 +136,11 @@ impl AgentKeys {
             system_prompt: self.system_prompt.or(other.system_prompt),
             project_instructions: self.project_instructions.or(other.project_instructions),
             repair_tool_calls: self.repair_tool_calls.or(other.repair_tool_calls),
+            connect_timeout: self.connect_timeout.or(other.connect_timeout),
+            first_byte_timeout: self.first_byte_timeout.or(other.first_byte_timeout),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+            answer_timeout: self.answer_timeout.or(other.answer_timeout),
+            kind: self.kind.or(other.kind),
         }
     }
 
@@ -140,7 +155,15 @@ impl AgentKeys {
     }
 
     pub(crate) fn model(self) -> ModelSettings {
+        let usual = Timeouts::default();
+        let time = |span: Option<Span>, usual: Duration| span.map_or(usual, Span::time);
         ModelSettings {
+            timeouts: Timeouts {
+                connect: time(self.connect_timeout, usual.connect),
+                first_byte: time(self.first_byte_timeout, usual.first_byte),
+                idle: time(self.idle_timeout, usual.idle),
+                answer: self.answer_timeout.map(Span::time),
+            },
             provider: value(self.provider),
             base_url: self.base_url,
             api_key_env: self.api_key_env,

@@ -48,7 +48,7 @@ impl Approve {
 
 /// The approver of a front whose terminal is the user's own.
 pub fn at_terminal(settings: &Settings, environment: &Environment) -> Box<dyn Approver> {
-    by_setting(settings, || Box::new(Terminal::new(&settings.state, environment)))
+    by_setting(settings, || Box::new(Terminal::new(settings, environment)))
 }
 
 /// The approver that the settings want, which asks in the front's own way where they want somebody asked.

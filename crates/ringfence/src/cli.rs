@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
-use ringfence_kernel::{Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_line, visible_whole};
+use ringfence_kernel::{
+    Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_json, visible_line, visible_whole,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -137,6 +139,9 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
     for warning in &settings.warnings {
         complain(&format!("warning: {warning}"));
     }
+    if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
+        complain(note);
+    }
     match command {
         Command::Call { tool, json } => {
             let approver = at_terminal(&settings, environment);
@@ -202,7 +207,7 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
 fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
     let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
         ChangesCommand::Log { session, json: true } => {
-            ("list_changes", json!({"session": session}), |value| format!("{value}\n"))
+            ("list_changes", json!({"session": session}), |value| visible_json(&value.to_string()) + "\n")
         }
         ChangesCommand::Log { session, json: false } => {
             ("list_changes", json!({"session": session}), changes_text::listed)
@@ -365,7 +370,7 @@ fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
             if number <= shown {
                 return Ok(());
             }
-            if json { writeln!(out, "{line}") } else { writeln!(out, "{}", for_people(line)) }
+            if json { writeln!(out, "{}", visible_json(line)) } else { writeln!(out, "{}", for_people(line)) }
         });
         printed.and_then(|()| out.flush()).map_err(Failure::Output)?;
         drop(out);

@@ -138,6 +138,28 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether it depends on which directory is the workspace.
+    pub(crate) fn works_in_workspace(&self) -> bool {
+        match self {
+            Self::Call { .. }
+            | Self::Agent(_)
+            | Self::Acp(_)
+            | Self::Changes(_)
+            | Self::Mcp { .. }
+            | Self::Serve(_)
+            | Self::Workflow { .. }
+            | Self::Policy { .. }
+            | Self::Tools { .. } => true,
+            Self::Approvals { .. }
+            | Self::Doctor { .. }
+            | Self::Audit { .. }
+            | Self::Token { .. }
+            | Self::Sessions { .. } => false,
+        }
+    }
+}
+
 /// What a person asks about changes, or wants done about them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ChangesCommand {

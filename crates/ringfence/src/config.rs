@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use ringfence_fs::{Durability, NameRule, Rights};
 use ringfence_kernel::{
     Choice, Decision, Dialect, Layer, Limits, MCP, NET, Preset, Rule, RuleText, Rules, SEARCH, WORKSPACE, nearest,
+    visible_line,
 };
 use ringfence_sandbox::Fallback;
 use serde::Deserialize;
@@ -24,7 +25,9 @@ pub use crate::environment::{Environment, Variables};
 use crate::limits_config::LimitKeys;
 use crate::mcp_config::{ForeignServer, ServerKeys, servers};
 use crate::rules_config::{Format, RuleFile};
+use crate::strict_modes::{UnsafeFile, check_config, check_state};
 use crate::web_config::{Web, WebKeys, web};
+use crate::workspace_choice::{WorkspaceSource, choose};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
@@ -80,6 +83,7 @@ impl Mounted {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub workspace: Option<String>,
+    pub workspace_source: WorkspaceSource,
     pub state: PathBuf,
     /// The config file that was named, if one was. No tool may reach it.
     pub config_file: Option<PathBuf>,
@@ -104,6 +108,8 @@ pub struct Settings {
     /// Further directories, by their aliases.
     pub mounts: Vec<Mounted>,
     pub agent: Option<String>,
+    /// What the files say about each agent that has a name, for a run whose workflow names one.
+    pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
     /// The run whose state is `@state`.
     pub run: Option<String>,
     /// The graph of its workflow, such as `@pkg/workflow.graph.json`.
@@ -157,6 +163,8 @@ pub enum LogTo {
 pub enum ConfigError {
     #[error("the config file {file} cannot be read: {source}")]
     Read { file: String, source: std::io::Error },
+    #[error(transparent)]
+    Unsafe(#[from] UnsafeFile),
     #[error("the config file {file} is wrong: {problem}")]
     Wrong { file: String, problem: String },
     #[error("there is no agent `{0}` in the config{1}")]
@@ -290,6 +298,10 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         warnings
             .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
     }
+    if let Some(kind) = &agent.kind {
+        let kind = visible_line(kind);
+        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is one kind of agent here"));
+    }
     let mut tools = Choice { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
         narrow(&mut tools, layer);
@@ -300,6 +312,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
     rules.apply(&mut limits, &mut tools)?;
+    let agent_tables = rules.by_agent();
     let denials = managed.approval.pause_after_denials.or(user.approval.pause_after_denials);
     limits.denials_in_a_row = denials.map_or(limits.denials_in_a_row, NonZeroU64::get);
     let approve = flags.approve.unwrap_or_default();
@@ -318,9 +331,14 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
     warnings.extend(managed.checked.iter().chain(&user.checked).filter_map(|rule| warn_of_mount(rule, &mounts)));
+    let (workspace, workspace_source) =
+        choose(managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace), environment);
+    let state = environment.state.clone().ok_or(ConfigError::NoState)?;
+    check_state(&state)?;
     Ok(Settings {
-        workspace: managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace),
-        state: environment.state.clone().ok_or(ConfigError::NoState)?,
+        workspace,
+        workspace_source,
+        state,
         config_file: named,
         dialect,
         preset,
@@ -336,6 +354,7 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         named_tools: flags.allow.iter().chain(&flags.deny).cloned().collect(),
         mounts,
         agent: flags.agent.clone(),
+        agent_tables,
         run: flags.run.clone(),
         graph: flags.graph.clone(),
         durability: value(managed.durability).or(value(user.durability)).unwrap_or_default(),
@@ -427,21 +446,34 @@ impl FsRules<'_> {
 
     /// What is left of limits and tools when every table had its say.
     fn apply(&self, limits: &mut Limits, tools: &mut Choice) -> Result<(), ConfigError> {
-        for AgentKeys { tools: table, limits: keys, .. } in self.tables()? {
-            narrow(tools, &ToolKeys { allow: table.allow, deny: table.deny });
-            *limits = limits.tightened(&keys.over(limits));
-            let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
-            if enabled == Some(false) {
-                tools.allow = Some(BTreeSet::new());
-            }
-            limits.read_bytes = limits.read_bytes.min(max_read_bytes.unwrap_or(u64::MAX));
-            let most = max_write_bytes.unwrap_or(u64::MAX);
-            limits.write_bytes = limits.write_bytes.min(most);
-            limits.edit_bytes = limits.edit_bytes.min(most);
-            limits.append_bytes = limits.append_bytes.min(most);
-        }
+        self.tables()?.into_iter().for_each(|table| tighten_by(table, limits, tools));
         Ok(())
     }
+
+    /// The tables of every agent that has a name.
+    fn by_agent(&self) -> BTreeMap<String, Vec<AgentKeys>> {
+        let mut tables: BTreeMap<String, Vec<AgentKeys>> = BTreeMap::new();
+        for (id, table) in self.files.iter().flat_map(|file| &file.agents).filter(|(id, _)| *id != "defaults") {
+            tables.entry(id.clone()).or_default().push(table.clone());
+        }
+        tables
+    }
+}
+
+/// What is left of limits and tools when one table had its say.
+fn tighten_by(table: AgentKeys, limits: &mut Limits, tools: &mut Choice) {
+    let AgentKeys { tools: table, limits: keys, .. } = table;
+    narrow(tools, &ToolKeys { allow: table.allow, deny: table.deny });
+    *limits = limits.tightened(&keys.over(limits));
+    let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
+    if enabled == Some(false) {
+        tools.allow = Some(BTreeSet::new());
+    }
+    limits.read_bytes = limits.read_bytes.min(max_read_bytes.unwrap_or(u64::MAX));
+    let most = max_write_bytes.unwrap_or(u64::MAX);
+    limits.write_bytes = limits.write_bytes.min(most);
+    limits.edit_bytes = limits.edit_bytes.min(most);
+    limits.append_bytes = limits.append_bytes.min(most);
 }
 
 /// What the owner of the machine mounts holds; the command line comes before the user's file.
@@ -492,6 +524,15 @@ impl Settings {
             .with(Layer::Grants, self.grants.clone())
             .with(Layer::Trusted, self.trusted_rules.clone())
             .with(Layer::Workspace, self.workspace_rules.clone())
+    }
+
+    /// Holds the session to an agent that nobody named: the one of the workflow's current node. One that no file is about
+    /// has nothing to tighten.
+    pub(crate) fn hold_to_agent(&mut self, id: String) {
+        for table in self.agent_tables.get(&id).cloned().unwrap_or_default() {
+            tighten_by(table, &mut self.limits, &mut self.tools);
+        }
+        self.agent = Some(id);
     }
 
     /// What is left when the workspace has had its say: never more. Gives the rules by which it would allow something,
@@ -546,6 +587,7 @@ fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> 
 
 fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
     let file = path.display().to_string();
+    check_config(path)?;
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let format = if is_json { Format::Json } else { Format::Toml };

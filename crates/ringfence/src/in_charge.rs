@@ -78,7 +78,7 @@ pub(crate) fn approvals(
     let (store, person) = (SqliteStore::new(&settings.state), person(environment));
     let desk = Desk { store: &store, by: &person };
     let now = SystemTime::now();
-    let terminal = Terminal::new(&settings.state, environment);
+    let terminal = Terminal::new(settings, environment);
     match command {
         ApprovalsCommand::List { json: false } => {
             let paused = desk.paused(settings.limits.denials_in_a_row)?;
@@ -151,7 +151,7 @@ pub(crate) fn trust(wired: &Wired, environment: &Environment) -> Result<Done, Fa
     if *trusted {
         return Ok(Done::Print(format!("{shown}it is trusted already\n")));
     }
-    let terminal = Terminal::new(&wired.settings.state, environment);
+    let terminal = Terminal::new(&wired.settings, environment);
     if !terminal.confirm(&shown, "trust this file to allow it?").map_err(no_terminal)? {
         return Ok(Done::Nothing);
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, visible_json};
 use serde::Serialize;
 
 /// Writes a line for each finished call.
@@ -57,10 +57,10 @@ impl AuditSink for LogLines {
             duration_ms: (duration.as_secs_f64() * 1e6).round() / 1e3,
             error: error.map(|error| record.session.dialect.error_name(error)),
         };
-        let mut text = serde_json::to_vec(&line).map_err(|error| AuditLost(error.into()))?;
-        text.push(b'\n');
+        let line = serde_json::to_string(&line).map_err(|error| AuditLost(error.into()))?;
+        let text = visible_json(&line) + "\n";
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        to.write_all(&text).and_then(|()| to.flush()).map_err(AuditLost)
+        to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(AuditLost)
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use ringfence_fs::{PLAIN_FILE_FLAGS, content_id};
-use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, ToolError};
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, ToolError, visible_json};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -75,9 +75,9 @@ impl AuditSink for RunLog {
             output: output(record, error, reply),
             duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
         };
-        let mut text = serde_json::to_vec(&line).map_err(|error| AuditLost(error.into()))?;
-        text.push(b'\n');
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text).map_err(AuditLost)
+        let line = serde_json::to_string(&line).map_err(|error| AuditLost(error.into()))?;
+        let text = visible_json(&line) + "\n";
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes()).map_err(AuditLost)
     }
 }
 

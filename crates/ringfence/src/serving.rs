@@ -202,7 +202,7 @@ fn link(origin: &str, code: &str) -> String {
 pub(crate) fn token(settings: &Settings, environment: &Environment, command: TokenCommand) -> Result<Done, Failure> {
     let tokens = Tokens::new(&settings.state);
     let confirm = |shown: &str| {
-        let terminal = Terminal::new(&settings.state, environment);
+        let terminal = Terminal::new(settings, environment);
         terminal.confirm(shown, "make it?").map_err(|_| Failure::NobodyHere)
     };
     Ok(Done::Print(match command {

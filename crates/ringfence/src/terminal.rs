@@ -35,9 +35,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::approve::nobody;
-use crate::config::Environment;
+use crate::config::{Environment, Settings};
 use crate::dialog::{Dialog, Key, Line, Size, Step, Style};
-use crate::launch::{Patience, edit};
+use crate::launch::{Patience, ProgramLauncher};
 use crate::waiting::Asking;
 
 /// How often the window and the time are looked at.
@@ -60,17 +60,19 @@ pub struct Terminal {
     /// They want no colours.
     no_color: bool,
     state: PathBuf,
+    launcher: ProgramLauncher,
     /// There is one terminal: of several calls, one asks at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Terminal {
-    pub fn new(state: &Path, environment: &Environment) -> Self {
+    pub fn new(settings: &Settings, environment: &Environment) -> Self {
         Self {
             by: person(environment),
             editor: environment.editor.clone().unwrap_or_else(|| "vi".to_owned()),
             no_color: environment.no_color,
-            state: state.to_owned(),
+            state: settings.state.clone(),
+            launcher: ProgramLauncher::new(settings, environment),
             turn: Arc::default(),
         }
     }
@@ -158,7 +160,7 @@ impl Terminal {
     fn edit(&self, terminal: &File, args: &Value, woken: &Woken) -> Result<Value, String> {
         let failed = |error: io::Error| format!("the arguments cannot be edited: {error}");
         let draft = Draft::new(&self.state, args).map_err(failed)?;
-        edit(&self.editor, &draft.0, terminal, woken).map_err(failed)?;
+        self.launcher.edit(&self.editor, &draft.0, terminal, woken).map_err(failed)?;
         let text = draft.read().map_err(failed)?;
         let args: Value = serde_json::from_str(&text).map_err(|error| format!("that is no JSON: {error}"))?;
         if args.is_object() { Ok(args) } else { Err("the arguments are a JSON object".to_owned()) }

@@ -65,6 +65,11 @@ pub enum WireError {
     Fence(#[from] FenceError),
     #[error("`{0}` is a name of the workspace itself; call the other mount something else")]
     MountName(String),
+    #[error(
+        "`@{STATE_ALIAS}` is the state of a run, with its log and its guard: leave that mount out, and start with `--run ID` \
+         (`ringfence workflow new` makes one)"
+    )]
+    StateMount,
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
     WorkspaceFile(ToolError),
     #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
@@ -113,6 +118,15 @@ pub fn workspace_of(settings: &Settings, environment: &Environment) -> Result<Pa
 /// The same, if it is there: nothing is made.
 pub(crate) fn existing_workspace(settings: &Settings, environment: &Environment) -> Option<PathBuf> {
     find_workspace(settings.workspace.as_deref(), &surroundings(settings, environment)).ok()
+}
+
+/// Every directory that agents may work in, or whose contents come from strangers, by its real name: workspaces and mounts.
+pub(crate) fn agent_directories(settings: &Settings, environment: &Environment) -> Vec<PathBuf> {
+    let around = surroundings(settings, environment);
+    let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
+    let workspaces = named.filter_map(|path| find_workspace(path, &around).ok());
+    let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
+    workspaces.chain(mounts).collect()
 }
 
 /// The workspace, by a name that no other directory has.
@@ -236,7 +250,15 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
     let (mut directories, directory) = (directories(&mounts), name_of(&mounts.0));
     let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
     let mut fence = fence(&settings, mounts)?;
-    guard_workflow(&mut fence, &settings, run.as_deref())?;
+    let mut unknown_agent = None;
+    let graph = guard_workflow(&mut fence, &settings, run.as_deref())?;
+    if let (Some(graph), None, false) = (graph, &settings.agent, matches!(who, Who::Person)) {
+        match graph.current_agent(&fence) {
+            Ok(agent) => agent.into_iter().for_each(|id| settings.hold_to_agent(id)),
+            // What is wrong about the graph or the state refuses every step of the run.
+            Err(error) => unknown_agent = Some(error.message),
+        }
+    }
     let mut registry = Registry::new();
     ringfence_fs::register(&mut registry, &fence)?;
     let net = Arc::new(Net::of_system(settings.web.private.clone()));
@@ -308,7 +330,7 @@ fn wire_for(mut who: Who, mut settings: Settings, environment: &Environment, end
         workers: WORKERS,
     });
     let host = host.with_grants(directories);
-    let warnings = joined.warnings;
+    let warnings = joined.warnings.into_iter().chain(unknown_agent).collect();
     Ok(Wired { host, session: Arc::new(session), settings, directory, offered, mounts: every_mount, warnings })
 }
 
@@ -343,6 +365,9 @@ fn mounts(
     for Mounted { alias, path, rights } in &settings.mounts {
         if WORKSPACE.contains(&alias.as_str()) {
             return Err(WireError::MountName(alias.clone()));
+        }
+        if alias == STATE_ALIAS {
+            return Err(WireError::StateMount);
         }
         others.push(mount(alias, resolve_mount(path, &surroundings(settings, environment))?, *rights));
     }
@@ -397,18 +422,19 @@ const fn workspace_alias(settings: &Settings) -> &'static str {
     }
 }
 
-/// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph.
-fn guard_workflow(fence: &mut Fence, settings: &Settings, run: Option<&Path>) -> Result<(), WireError> {
-    let graph = match run {
-        Some(run) => graph_of(run, settings.graph.as_deref())?,
-        None => settings.graph.clone(),
+/// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph. Gives the graph.
+fn guard_workflow(
+    fence: &mut Fence,
+    settings: &Settings,
+    run: Option<&Path>,
+) -> Result<Option<GraphSource>, WireError> {
+    let Some(run) = run else {
+        return if settings.graph.is_some() { Err(WireError::GraphAlone) } else { Ok(None) };
     };
-    let has_state = run.is_some() || settings.mounts.iter().any(|mount| mount.alias == STATE_ALIAS);
-    if !has_state {
-        return if graph.is_some() { Err(WireError::GraphAlone) } else { Ok(()) };
-    }
+    let graph = graph_of(run, settings.graph.as_deref())?;
     let graph = graph.map(|path| GraphSource::new(fence, &path)).transpose()?;
-    Ok(fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph }))?)
+    fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph: graph.clone() }))?;
+    Ok(graph)
 }
 
 /// A rule about a tool that does not exist would never hold.

@@ -360,8 +360,10 @@ impl Client {
     }
 
     fn silent(&self, waited: Duration) -> Fault {
-        let text =
-            format!("no part of an answer came for {}; `first_byte_timeout` or `idle_timeout` may be too short", seconds(waited));
+        let text = format!(
+            "no part of an answer came for {}; `first_byte_timeout` or `idle_timeout` may be too short",
+            seconds(waited)
+        );
         Fault::new(Trouble::Stalled, text)
     }
 

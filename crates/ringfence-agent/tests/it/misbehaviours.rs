@@ -273,7 +273,8 @@ async fn calls_that_are_none_are_counted_in_a_row() {
 async fn a_run_ends_only_after_the_model_saw_what_was_wrong() {
     // Each makes as many bad calls in its first answer as would end a run, and does better once it saw that.
     let invalid = |number: usize| json!({"name": "read_file", "arguments": {"paths": number}});
-    let denied = |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
+    let denied =
+        |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
     for preset in [Preset::Edits, Preset::ReadOnly] {
         let many: Vec<Value> =
             (0..12).map(|number| if preset == Preset::Edits { invalid(number) } else { denied(number) }).collect();

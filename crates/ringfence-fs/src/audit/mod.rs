@@ -2,7 +2,8 @@
 //!
 //! Each line carries the hash of the exact bytes of the one before. Now and then, and when a process closes, the last
 //! line's hash is signed: a chain alone could be cut or written anew from the start, a signed head that was sent
-//! elsewhere shows it. Several processes append to one chain and meet at a lock.
+//! elsewhere shows it. Several processes append to one chain and meet at a lock. A log that is removed or replaced while it is
+//! open takes no further record, and so no further call is made.
 //!
 //! Not here: when a record is made (the kernel's road), and what a person is shown of it (the fronts).
 
@@ -17,9 +18,10 @@ pub(crate) use writer::{hold, release};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,9 @@ const NOTHING: &str = "000000000000000000000000000000000000000000000000000000000
 
 /// Where the log is kept, below the state directory.
 const DIRECTORY: &str = "audit";
+
+/// Beside that directory: every signed head once more, so that a log that was removed or cut is missed.
+const ANCHOR: &str = "audit-heads.jsonl";
 
 /// Every record there is, a line each, the oldest first.
 pub fn read_records(state: &Path, mut take: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
@@ -89,6 +94,12 @@ impl Head {
 
 fn hash_of(line: &[u8]) -> String {
     Digest::of(line).to_hex()
+}
+
+/// The state directory, made if it is missing.
+fn open_state(state: &Path) -> io::Result<OwnedFd> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    Ok(openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?)
 }
 
 fn open_file(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

@@ -7,10 +7,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::keys::{is_signed, public_key};
 use super::writer::{hold, release};
-use super::{DIRECTORY, HEADS, Head, LOCK, Link, NOTHING, hash_of, open_file, segment_name, segments};
+use super::{
+    ANCHOR, DIRECTORY, HEADS, Head, LOCK, Link, NOTHING, hash_of, open_file, open_state, segment_name, segments,
+};
 use crate::again::fstat;
 use crate::fence::open_own;
 use crate::stamp::Stamp;
@@ -50,11 +53,13 @@ pub enum Broken {
 /// Checks the log below `state`. `known` are heads that were kept elsewhere.
 pub fn verify(state: &Path, known: &[KnownHead]) -> Result<Verified, Broken> {
     let directory = open_own(state, DIRECTORY)?;
+    // Before the log itself: a process that appends meanwhile adds to both.
+    let anchored = read_anchor(state)?;
     let Snapshot { segments, heads } = Snapshot::take(&directory)?;
     let mut wanted: HashMap<u64, Vec<String>> = HashMap::new();
     let signed = heads.iter().map(|head| head.seq).max().unwrap_or(0);
     let heads = heads.into_iter().map(|head| KnownHead { number: head.seq, hash: head.hash });
-    for KnownHead { number, hash } in heads.chain(known.iter().cloned()) {
+    for KnownHead { number, hash } in heads.chain(anchored).chain(known.iter().cloned()) {
         wanted.entry(number).or_default().push(hash);
     }
     let mut chain = Chain { seq: 0, hash: NOTHING.to_owned(), wanted };
@@ -70,6 +75,19 @@ pub fn verify(state: &Path, known: &[KnownHead]) -> Result<Verified, Broken> {
         return Err(Broken::Cut { end: chain.seq, head: furthest });
     }
     Ok(Verified { records: chain.seq, signed, hash: chain.hash })
+}
+
+/// The heads that stand beside the log. None where an earlier version wrote it, or where there never was one.
+fn read_anchor(state: &Path) -> Result<Vec<KnownHead>, Broken> {
+    match open_file(&open_state(state)?, ANCHOR, OFlags::RDONLY) {
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        Err(errno) => Err(Broken::Read(errno.into())),
+        Ok(file) => match read_known_heads(BufReader::new(File::from(file))) {
+            // It is made before its first line is.
+            Err(Broken::NoHeads) => Ok(Vec::new()),
+            read => read,
+        },
+    }
 }
 
 /// Reads heads that were sent to a second place, a line each. They are compared with the log as they are: whoever could
@@ -151,7 +169,7 @@ impl Chain {
 fn read_heads(directory: &OwnedFd) -> Result<Vec<Head>, Broken> {
     let opened = match open_file(directory, HEADS, OFlags::RDONLY) {
         Ok(opened) => opened,
-        Err(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
+        Err(Errno::NOENT) => return Ok(Vec::new()),
         Err(errno) => return Err(Broken::Read(errno.into())),
     };
     let key = public_key(directory)?;

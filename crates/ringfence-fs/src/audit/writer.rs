@@ -7,18 +7,18 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
-use rustix::fs::{FlockOperation, OFlags};
+use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, visible_json};
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::keys::Keys;
-use super::{DIRECTORY, HEADS, LOCK, NOTHING, hash_of, open_file, segment_name, segments};
-use crate::again::{fdatasync, flock, fstat, ftruncate, pread};
+use super::{ANCHOR, DIRECTORY, HEADS, LOCK, NOTHING, hash_of, open_file, open_state, segment_name, segments};
+use crate::again::{fdatasync, flock, fstat, ftruncate, pread, statat};
 use crate::fence::open_own;
 use crate::replace::write_all;
 use crate::stamp::Stamp;
@@ -51,9 +51,13 @@ pub struct AuditError(#[from] io::Error);
 
 /// The log, open for appending.
 pub struct AuditLog {
+    /// Where it is by name.
+    path: PathBuf,
     directory: OwnedFd,
     lock: OwnedFd,
     keys: Keys,
+    /// Beside the directory: a copy of every signed head.
+    anchor: OwnedFd,
     /// Where signed heads go too.
     second: Option<File>,
     segment_bytes: u64,
@@ -91,10 +95,20 @@ impl AuditLog {
         hold(&lock)?;
         let keys = Keys::load(&directory);
         release(&lock);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        let anchor = open_file(&open_state(state)?, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
-        let state =
-            State { end: None, since_head: 0, last_head: now, refused: Refused { since: now, seen: 0, unlisted: 0 } };
-        Ok(Self { directory, lock, keys: keys?, second: None, segment_bytes: SEGMENT_BYTES, state: Mutex::new(state) })
+        let refused = Refused { since: now, seen: 0, unlisted: 0 };
+        Ok(Self {
+            path: state.join(DIRECTORY),
+            directory,
+            lock,
+            keys: keys?,
+            anchor,
+            second: None,
+            segment_bytes: SEGMENT_BYTES,
+            state: Mutex::new(State { end: None, since_head: 0, last_head: now, refused }),
+        })
     }
 
     /// Begins a new segment once one has so many bytes.
@@ -127,6 +141,7 @@ impl AuditLog {
     }
 
     fn append_held(&self, state: &mut State, record: &Record<'_>, unlisted: u64) -> io::Result<()> {
+        self.check_in_place(state)?;
         self.find_end(state)?;
         if unlisted > 0 {
             self.put(state, &Line::unlisted(unlisted))?;
@@ -139,6 +154,24 @@ impl AuditLog {
             self.sign(state)?;
         }
         Ok(())
+    }
+
+    /// Whether what we have open is what stands there by name. A log that was removed or replaced would swallow records: what
+    /// is written to it is seen by no reader, and others would not meet us at its lock.
+    fn check_in_place(&self, state: &State) -> io::Result<()> {
+        let gone =
+            || io::Error::new(io::ErrorKind::NotFound, "the audit log was removed or replaced while it was open");
+        let same = |open: &OwnedFd, named: Result<Stat, Errno>| match named {
+            Ok(named) => Ok(fstat(open).map(|open| (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))?),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(io::Error::from(errno)),
+        };
+        let below = |name: &str| statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let segment = state.end.as_ref().map(|end| (segment_name(end.segment), &end.file));
+        let in_place = same(&self.directory, statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW))?
+            && same(&self.lock, below(LOCK))?
+            && segment.map_or(Ok(true), |(name, file)| same(file, below(&name)))?;
+        if in_place { Ok(()) } else { Err(gone()) }
     }
 
     /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
@@ -171,6 +204,10 @@ impl AuditLog {
         state.end = Some(End { segment: segment.max(1), file, length, seq, hash });
         if fresh {
             self.put(state, &Line::simple("genesis"))?;
+            // From here on it is known that there is a log.
+            if let Some(line) = self.head_line(state)? {
+                append_line(&self.anchor, &line)?;
+            }
         }
         if torn > 0 {
             self.put(state, &Line { bytes: Some(torn), ..Line::simple("repaired") })?;
@@ -189,7 +226,7 @@ impl AuditLog {
     fn put(&self, state: &mut State, line: &Line<'_>) -> io::Result<()> {
         let Some(end) = &mut state.end else { return Err(Errno::BADF.into()) };
         let linked = Linked { v: 1, seq: end.seq + 1, line, prev: &end.hash };
-        let mut bytes = serde_json::to_vec(&linked)?;
+        let mut bytes = visible_json(&serde_json::to_string(&linked)?).into_bytes();
         let hash = hash_of(&bytes);
         bytes.push(b'\n');
         if let Err(errno) = write_all(end.file.as_fd(), &bytes) {
@@ -206,24 +243,24 @@ impl AuditLog {
 
     /// Signs how far the chain reaches.
     fn sign(&self, state: &mut State) -> io::Result<()> {
-        let Some(end) = &state.end else { return Ok(()) };
-        let head = self.keys.sign(end.seq, &end.hash, &now());
-        let mut line = serde_json::to_vec(&head)?;
-        line.push(b'\n');
+        let Some(line) = self.head_line(state)? else { return Ok(()) };
         let file = open_file(&self.directory, HEADS, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
-        let size = Stamp::of(&fstat(&file)?).size;
-        let tail = read_tail(&file, size)?;
-        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        if whole < tail.len() {
-            ftruncate(&file, size - (tail.len() - whole) as u64)?;
-        }
-        write_all(file.as_fd(), &line)?;
+        append_line(&file, &line)?;
+        append_line(&self.anchor, &line)?;
         if let Some(second) = &self.second {
             write_all(second.as_fd(), &line)?;
         }
         state.since_head = 0;
         state.last_head = Instant::now();
         Ok(())
+    }
+
+    /// A signed head, as files of heads have it.
+    fn head_line(&self, state: &State) -> io::Result<Option<Vec<u8>>> {
+        let Some(end) = &state.end else { return Ok(None) };
+        let mut line = serde_json::to_vec(&self.keys.sign(end.seq, &end.hash, &now()))?;
+        line.push(b'\n');
+        Ok(Some(line))
     }
 
     fn last_segment(&self) -> io::Result<u64> {
@@ -251,6 +288,7 @@ impl Drop for AuditLog {
         }
         // There is nobody left to tell; the records themselves are written.
         let _ = hold(&self.lock).and_then(|()| {
+            self.check_in_place(&state)?;
             self.find_end(&mut state)?;
             if state.refused.unlisted > 0 {
                 let unlisted = state.refused.unlisted;
@@ -290,6 +328,17 @@ impl Refused {
         }
         Listing::Listed { unlisted }
     }
+}
+
+/// Appends a line, in place of one that a dying process left incomplete.
+fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
+    let size = Stamp::of(&fstat(file)?).size;
+    let tail = read_tail(file, size)?;
+    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if whole < tail.len() {
+        ftruncate(file, size - (tail.len() - whole) as u64)?;
+    }
+    Ok(write_all(file.as_fd(), line)?)
 }
 
 /// A line with its place in the chain.

@@ -6,10 +6,11 @@ use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolEr
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::State;
 use super::schema::{Shape, violations};
+use super::{State, WORKFLOW_FILE};
 use crate::content::{Hashing, read_start};
 use crate::mount::{Rights, Spot};
+use crate::slot::STATE_ALIAS;
 use crate::{Fence, FenceError};
 
 /// No graph is larger than this.
@@ -31,8 +32,10 @@ pub struct Graph {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Node {
     id: String,
+    agent_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -62,16 +65,42 @@ impl GraphSource {
             let message = format!("the workflow graph `{}` cannot be used: {problem}", self.spot.shown);
             ToolError::new(ErrorKind::Schema, message).detail("graph", self.spot.shown.as_str())
         };
-        let limits = Limits { read_bytes: LARGEST, ..Limits::of(Dialect::Standard) };
-        let signal = Signal::new();
-        let cx = Context::new(&limits, Pace::Patient, &signal);
-        let file = self.spot.open_content(&cx).map_err(|error| refuse(&error.message))?;
-        let part = read_start(&self.spot.mount, &file, Hashing::Unwanted, &self.spot.shown, &cx)
-            .map_err(|error| refuse(&error.message))?;
-        if part.truncated {
-            return Err(refuse(&format!("it has more than {LARGEST} bytes")));
-        }
-        Graph::parse(&part.bytes).map_err(|problem| refuse(&problem))
+        let bytes = read_whole(&self.spot).map_err(|error| refuse(&error.message))?;
+        Graph::parse(&bytes).map_err(|problem| refuse(&problem))
+    }
+}
+
+impl GraphSource {
+    /// The agent of the node that the run stands at, where the graph names one.
+    pub fn current_agent(&self, fence: &Fence) -> Result<Option<String>, ToolError> {
+        let spot = fence.find(&format!("@{STATE_ALIAS}/{WORKFLOW_FILE}"))?;
+        let unknown = |error: ToolError| ToolError {
+            message: format!("no agent is known for this run, so name it with `--agent ID`: {error}"),
+            ..error
+        };
+        let state = match read_whole(&spot) {
+            Ok(bytes) => State::read(&bytes, &spot.shown).map_err(unknown)?,
+            // A run that has no state yet stands at the entry.
+            Err(error) if error.kind == ErrorKind::NotFound => State::default(),
+            Err(error) => return Err(unknown(error)),
+        };
+        let graph = self.load().map_err(unknown)?;
+        let node = graph.node_of(&state);
+        let found = graph.nodes.iter().find(|known| known.id == node);
+        Ok(found.and_then(|node| node.agent_id.clone()).filter(|agent| !agent.trim().is_empty()))
+    }
+}
+
+/// A file of ours, if it is not too large.
+fn read_whole(spot: &Spot) -> Result<Vec<u8>, ToolError> {
+    let limits = Limits { read_bytes: LARGEST, ..Limits::of(Dialect::Standard) };
+    let signal = Signal::new();
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    let file = spot.open_content(&cx)?;
+    let part = read_start(&spot.mount, &file, Hashing::Unwanted, &spot.shown, &cx)?;
+    match part.truncated {
+        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it has more than {LARGEST} bytes"))),
+        false => Ok(part.bytes),
     }
 }
 

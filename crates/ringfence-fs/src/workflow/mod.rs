@@ -56,7 +56,7 @@ impl ChangeRule for WorkflowGuard {
 }
 
 /// What a `workflow.md` says about its run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     steps_completed: Vec<String>,
     current_node: String,

@@ -144,6 +144,7 @@ fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
     let (state, _, _) = sample();
     let known = verify(state.path(), &[]).unwrap();
     std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    std::fs::remove_file(state.path().join(ANCHOR)).unwrap();
     let log = AuditLog::open(state.path()).unwrap();
     for id in ["1", "2", "3", "4"] {
         call(&log, id);
@@ -151,6 +152,97 @@ fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
     drop(log);
     verify(state.path(), &[]).unwrap();
     verify(state.path(), &[self::known(known.records, &known.hash)]).unwrap_err();
+}
+
+/// What stands beside the log.
+const ANCHOR: &str = "audit-heads.jsonl";
+
+#[test]
+fn a_log_that_was_removed_or_replaced_takes_no_record_and_is_missed() {
+    type Harm = fn(&Path);
+    let cases: [(&str, Harm); 6] = [
+        ("the directory removed", |state| std::fs::remove_dir_all(state.join("audit")).unwrap()),
+        ("the directory moved", |state| std::fs::rename(state.join("audit"), state.join("elsewhere")).unwrap()),
+        ("the directory replaced", |state| {
+            std::fs::rename(state.join("audit"), state.join("elsewhere")).unwrap();
+            std::fs::create_dir(state.join("audit")).unwrap();
+            for name in ["key", "key.pub", "lock"] {
+                std::fs::copy(state.join("elsewhere").join(name), state.join("audit").join(name)).unwrap();
+            }
+        }),
+        ("the segment removed", |state| std::fs::remove_file(state.join("audit/000001.jsonl")).unwrap()),
+        ("the segment replaced", |state| {
+            let segment = state.join("audit/000001.jsonl");
+            let text = std::fs::read(&segment).unwrap();
+            std::fs::remove_file(&segment).unwrap();
+            std::fs::write(&segment, &text[..text.len() / 2]).unwrap();
+        }),
+        ("the lock removed", |state| std::fs::remove_file(state.join("audit/lock")).unwrap()),
+    ];
+    for (what, harm) in cases {
+        let (state, _, _) = sample();
+        let log = AuditLog::open(state.path()).unwrap();
+        call(&log, "4");
+        harm(state.path());
+        let session = session();
+        let record = Record {
+            at: SystemTime::now(),
+            session: &session,
+            call_id: "5",
+            tool: "write_file",
+            arguments: "",
+            subject: None,
+            touches: &[],
+            moment: Moment::Begin { rule: "preset", layer: Layer::Preset, approved: None, change: "" },
+        };
+        let lost = log.record(&record).unwrap_err();
+        assert!(format!("{lost:?}").contains("removed or replaced"), "{what}: {lost:?}");
+        drop(log);
+        if what == "the lock removed" {
+            continue;
+        }
+        verify(state.path(), &[]).expect_err(what);
+        // A log that is begun again does not hide it.
+        let log = AuditLog::open(state.path()).unwrap();
+        (0..9).for_each(|id| call(&log, &id.to_string()));
+        drop(log);
+        verify(state.path(), &[]).expect_err(what);
+    }
+}
+
+#[test]
+fn a_log_that_was_just_begun_is_missed_too() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    call(&log, "1");
+    // As a process that was killed: no head was signed in the log itself.
+    std::mem::forget(log);
+    verify(state.path(), &[]).unwrap();
+    std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    verify(state.path(), &[]).unwrap_err();
+}
+
+#[test]
+fn a_log_of_an_earlier_version_has_no_heads_beside_it() {
+    let (state, _, _) = sample();
+    std::fs::remove_file(state.path().join(ANCHOR)).unwrap();
+    verify(state.path(), &[]).unwrap();
+    call(&AuditLog::open(state.path()).unwrap(), "4");
+    verify(state.path(), &[]).unwrap();
+    std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    verify(state.path(), &[]).unwrap_err();
+}
+
+#[test]
+fn nothing_hides_in_a_line() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    record(&log, "a\u{9b}2J\u{202e}b\u{7f}", &[], Moment::End { error: None, reply: "", duration: Duration::ZERO });
+    drop(log);
+    let text = std::fs::read_to_string(state.path().join("audit/000001.jsonl")).unwrap();
+    assert!(text.is_ascii() && text.contains(r"a\u009b2J\u202eb\u007f"), "{text}");
+    assert_eq!(records(state.path())[1]["call"], "a\u{9b}2J\u{202e}b\u{7f}");
+    verify(state.path(), &[]).unwrap();
 }
 
 fn known(number: u64, hash: &str) -> KnownHead {
@@ -174,6 +266,7 @@ fn heads_that_were_sent_to_a_second_place_show_a_log_that_was_cut_or_written_ane
     verify(state.path(), &heads).unwrap();
     // Whoever has the key and all the files writes a log of their own, signed and whole.
     std::fs::remove_dir_all(state.path().join("audit")).unwrap();
+    std::fs::remove_file(state.path().join(ANCHOR)).unwrap();
     let log = AuditLog::open(state.path()).unwrap();
     for id in ["1", "2", "3", "4"] {
         call(&log, id);
@@ -271,7 +364,9 @@ fn a_log_whose_last_line_is_long_is_gone_on_with() {
     );
     for torn in ["", "half a li"] {
         std::fs::write(&file, format!("{first}\n{torn}")).unwrap();
-        let _ = std::fs::remove_file(state.path().join("audit/heads.jsonl"));
+        for heads in ["audit/heads.jsonl", ANCHOR] {
+            let _ = std::fs::remove_file(state.path().join(heads));
+        }
         call(&AuditLog::open(state.path()).unwrap(), "1");
         verify(state.path(), &[]).unwrap();
         let expected =

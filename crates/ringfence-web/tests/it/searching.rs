@@ -35,6 +35,7 @@ fn each_engine_is_asked_in_its_own_way_and_answers_in_ours() {
     let brave = r#"{"web": {"results": [{"title": "<strong>A</strong> &amp; B", "url": "https://a.org/x", "description": "one <em>two</em>", "page_age": "2026-01-02"}, {"title": "C", "url": "https://b.org/"}]}}"#;
     let tavily = r#"{"results": [{"title": "A & B", "url": "https://a.org/x", "content": "one two", "published_date": "2026-01-02"}, {"title": "C", "url": "https://b.org/", "content": ""}]}"#;
     let generic = r#"{"items": [{"name": "A & B", "link": "https://a.org/x", "snippet": "one two", "date": "2026-01-02"}, {"name": "C", "link": "https://b.org/"}]}"#;
+    let bare = r#"[{"title": "A & B", "url": "https://a.org/x", "description": "one two", "date": "2026-01-02"}, {"title": "C", "url": "https://b.org/"}]"#;
     for (kind, path, answer, head, header) in [
         (
             Kind::SearXng,
@@ -53,6 +54,7 @@ fn each_engine_is_asked_in_its_own_way_and_answers_in_ours() {
             "GET /s?q=ring+fence+%26+co&n=2 HTTP/1.1",
             "accept: application/json",
         ),
+        (Kind::Generic, "/s?q={query}", bare, "GET /s?q=ring+fence+%26+co HTTP/1.1", ""),
     ] {
         let (world, server) = world(kind, path, typed("application/json", answer));
         let reply = search(&world);

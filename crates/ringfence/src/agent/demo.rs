@@ -58,7 +58,7 @@ pub(crate) fn demo(environment: &Environment, options: &DemoOptions, voice: Voic
     let out = Arc::new(Writer::new(voice.out));
     out.put(&beginning(&place.word));
 
-    let terminal = Some(Terminal::new(&settings.state, environment)).filter(Terminal::is_there);
+    let terminal = Some(Terminal::new(&settings, environment)).filter(Terminal::is_there);
     let asked = terminal.is_some() && !options.yes;
     let front = Arc::new(Watching {
         progress: Progress { out: Arc::clone(&out), terminal },

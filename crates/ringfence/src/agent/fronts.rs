@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_agent::{Event, Front, Outcome};
-use ringfence_kernel::{visible, visible_line};
+use ringfence_kernel::{visible, visible_json, visible_line};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
@@ -93,7 +93,7 @@ pub(crate) struct Lines(pub(crate) Writer);
 
 impl Front for Lines {
     fn hear(&self, event: &Event<'_>) {
-        self.0.put(&format!("{}\n", line(event)));
+        self.0.put(&(visible_json(&line(event).to_string()) + "\n"));
     }
 }
 

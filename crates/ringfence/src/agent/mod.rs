@@ -136,7 +136,7 @@ pub(crate) fn agent(
     let (front, answers): (Arc<dyn Front>, Option<Writer>) = match json {
         true => (Arc::new(Lines(out)), None),
         false => {
-            let terminal = Some(Terminal::new(&settings.state, environment)).filter(Terminal::is_there);
+            let terminal = Some(Terminal::new(&settings, environment)).filter(Terminal::is_there);
             (Arc::new(Progress { out: Arc::new(err), terminal }), Some(out))
         }
     };
@@ -282,7 +282,7 @@ impl Made {
 /// Who is asked; where that is a person, the front hears of it first.
 fn approver(settings: &Settings, environment: &Environment, front: &Arc<dyn Front>) -> Box<dyn Approver> {
     by_setting(settings, || {
-        let terminal = Terminal::new(&settings.state, environment);
+        let terminal = Terminal::new(settings, environment);
         match terminal.is_there() {
             true => Box::new(Announced { approver: Box::new(terminal), front: Arc::clone(front) }),
             false => Box::new(nobody()),

@@ -79,7 +79,8 @@ fn at_server(
         }
     };
     let base_url = settings.base_url.clone().unwrap_or_else(|| usual_url.to_owned());
-    let provider = provider::Provider { key, ..provider_of(kind, base_url, model) };
+    let timeouts = settings.timeouts;
+    let provider = provider::Provider { key, timeouts, ..provider_of(kind, base_url, model) };
     Ok(Arc::from(provider::open(provider)?))
 }
 

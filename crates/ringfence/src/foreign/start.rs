@@ -1,10 +1,11 @@
 //! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
 //!
+//! Wherever it starts, no file of the workspace is found by a name that its command or an interpreter looks up.
+//!
 //! In the jail it has no network and no file of the user's: it sees an empty workspace, and what it writes is gone with it.
 //! One that was given more has it while it works on a call, and only then: what it sees of the workspace is what the policy
 //! lets programs see at that moment, and every connection is recorded with the call.
 
-use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -24,15 +25,19 @@ use super::line::{Line, Trouble};
 use super::pipes::{Hold, Inbox, Pipes, write_all};
 use super::posts::Posts;
 use crate::config::{Environment, Settings, Variables};
-use crate::launch::{Launched, serve};
+use crate::launch::{Launched, ProgramLauncher};
 use crate::mcp_config::{Files, Program, Way};
 use crate::wire::jails;
 
-/// What a program outside of the jail gets of our environment, besides what the user names.
-const BASICS: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR"];
-
 /// Below the state directory: what servers in the jail see as their workspace. It stays empty.
 const EMPTY: &str = "mcp-empty";
+
+/// Programs of the jail start in the workspace, where `python3 -m NAME` or `npx NAME` would run a file of it. A server goes to
+/// the jail's own `/tmp` first, which is empty and its alone.
+const IN_EMPTY_DIRECTORY: [&str; 4] = ["/bin/sh", "-c", "cd /tmp && exec \"$@\"", "sh"];
+
+/// What a shell ends with that finds no program.
+const NO_PROGRAM: [i32; 2] = [126, 127];
 
 /// A server may be there as long as we are.
 const LIFETIME: Duration = Duration::from_hours(10_000);
@@ -64,14 +69,13 @@ pub(crate) struct Starter {
     empty: PathBuf,
     /// One for all servers, from the first on that needs it.
     sandbox: Mutex<Option<Arc<Sandbox>>>,
-    basics: Variables,
+    launcher: ProgramLauncher,
     net: Net,
 }
 
 impl Starter {
     pub(crate) fn new(settings: &Settings, environment: &Environment, reach: Reach) -> Self {
         let limits = &settings.limits;
-        let basics = BASICS.iter().filter_map(|name| environment.variables.0.get_key_value(*name));
         Self {
             reach,
             jails: ringfence_sandbox::Settings { pool: 0, ..jails(settings, environment) },
@@ -88,7 +92,7 @@ impl Starter {
             },
             empty: settings.state.join(EMPTY),
             sandbox: Mutex::default(),
-            basics: Variables(basics.map(|(name, value)| (name.clone(), value.clone())).collect()),
+            launcher: ProgramLauncher::new(settings, environment),
             net: Net::of_system(settings.web.private.clone()),
         }
     }
@@ -155,13 +159,14 @@ impl Starter {
         let (inbox, to_write) = Inbox::new();
         let work = Jailing {
             sandbox,
-            program: program.clone(),
+            program: Program { env: Variables(self.launcher.safe(&program.env.0)), ..program.clone() },
             limits: self.limits.clone(),
             view,
             toolchains: self.jails.toolchains.clone(),
             input: theirs,
             inbox: Arc::clone(&inbox),
             stop: Arc::default(),
+            spoke: AtomicBool::new(false),
         };
         let stop = Arc::clone(&work.stop);
         spawn("mcp-writer", move || write_all(&to_write, File::from(ours)))?;
@@ -171,8 +176,13 @@ impl Starter {
 
     fn launch(&self, program: &Program) -> Result<Arc<dyn Line>, Trouble> {
         let Program { command, args, env, .. } = program;
-        let env: BTreeMap<&String, &String> = self.basics.0.iter().chain(&env.0).collect();
-        let (launched, input, mut output) = serve(command, args, &env).map_err(start("start the program"))?;
+        let (launched, input, mut output) = self.launcher.serve(command, args, env).map_err(|cause| {
+            // What we found out ourselves says what to do; what the system says is its kind.
+            match cause.get_ref() {
+                Some(why) => Trouble::Start(why.to_string()),
+                None => start("start the program")(cause),
+            }
+        })?;
         let (inbox, to_write) = Inbox::new();
         let held = Arc::new(launched);
         let (ear, reader) = (Arc::clone(&inbox), Arc::clone(&held));
@@ -225,13 +235,16 @@ struct Jailing {
     input: OwnedFd,
     inbox: Arc<Inbox>,
     stop: Arc<AtomicBool>,
+    /// Whether it printed anything.
+    spoke: AtomicBool,
 }
 
 impl Jailing {
     fn run(self, egress: Option<OwnedFd>) {
         let Program { command, args, env, .. } = &self.program;
+        let words = std::iter::once(command).chain(args).map(String::as_str);
         let job = Job {
-            argv: std::iter::once(command).chain(args).map(Into::into).collect(),
+            argv: IN_EMPTY_DIRECTORY.into_iter().chain(words).map(Into::into).collect(),
             script: Script { name: "none", bytes: Vec::new() },
             env: env.0.clone(),
             limits: self.limits.clone(),
@@ -241,21 +254,26 @@ impl Jailing {
             input: Some(&self.input),
         };
         let why = match self.sandbox.run(&job, &self) {
-            Ok(Ended { ended_by, exit_code, .. }) => Trouble::Ended(format!("{}, {exit_code}", ended_by.name())),
-            Err(Failure::NoProgram { .. }) => {
-                let hint =
-                    "there is no such program in the jail, which has the system's and those of `run_code.toolchains`";
-                Trouble::Start(hint.to_owned())
+            Ok(Ended { exit_code, .. }) if NO_PROGRAM.contains(&exit_code) && !self.spoke.load(Ordering::Relaxed) => {
+                no_program()
             }
+            Ok(Ended { ended_by, exit_code, .. }) => Trouble::Ended(format!("{}, {exit_code}", ended_by.name())),
+            Err(Failure::NoProgram { .. }) => no_program(),
             Err(failure) => Trouble::Start(failure.to_string()),
         };
         self.inbox.end(why);
     }
 }
 
+fn no_program() -> Trouble {
+    let hint = "there is no such program in the jail, which has the system's and those of `run_code.toolchains`";
+    Trouble::Start(hint.to_owned())
+}
+
 impl Watch for Jailing {
     fn output(&self, stream: Stream, bytes: &[u8]) {
         if stream == Stream::Out {
+            self.spoke.store(true, Ordering::Relaxed);
             self.inbox.hear(bytes);
         }
     }

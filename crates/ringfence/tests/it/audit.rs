@@ -72,6 +72,9 @@ fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a
     // Cut together with its own heads, only the one that was kept tells.
     std::fs::write(&file, text.lines().next().unwrap().to_owned() + "\n").unwrap();
     std::fs::remove_file(site.state.join("audit/heads.jsonl")).unwrap();
+    let said = site.run(&["audit", "verify"]);
+    assert_eq!(said.code, Some(1), "the heads beside the log tell: {said:?}");
+    std::fs::remove_file(site.state.join("audit-heads.jsonl")).unwrap();
     assert_eq!(site.run(&["audit", "verify"]).code, Some(0));
     let said = site.run(&["audit", "verify", "--head", head]);
     assert_eq!(said.code, Some(1));

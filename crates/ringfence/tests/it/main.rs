@@ -27,6 +27,7 @@ mod first_steps;
 mod foreign;
 mod foreign_jail;
 mod fuzz;
+mod launched;
 mod leaks;
 mod mcp;
 mod mcp_approval;

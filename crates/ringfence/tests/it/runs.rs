@@ -84,6 +84,58 @@ fn the_three_mounts_are_reached_by_their_aliases_and_nothing_else_is() {
 }
 
 #[test]
+fn there_is_no_state_without_a_run() {
+    let run = Run::new();
+    let state = format!("state={}:rw", run.site.outside.display());
+    for options in [&["--mount", &state][..], &["--mount", &state, "--run", "first"]] {
+        let said =
+            run.site.run(&[&["call", "fs.list", r#"{"path":"@state"}"#, "--dialect", "crewagent"], options].concat());
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains("start with `--run ID`"), "{said:?}");
+    }
+    let said = run.site.run(&["call", "fs.list", r#"{"path":"@state"}"#, "--dialect", "crewagent"]);
+    assert_eq!(said.error(), "E_SANDBOX_VIOLATION");
+}
+
+#[test]
+fn a_call_is_made_for_the_agent_of_the_node_that_the_run_stands_at() {
+    let node = |id: &str, agent: Option<&str>| json!({"id": id, "type": "step", "file": "a.md", "agentId": agent});
+    let mut nodes = [node("one", Some("scout")), node("two", Some("stranger")), node("three", None)];
+    nodes[2].as_object_mut().unwrap().remove("agentId");
+    let edges = json!([{"from": "one", "to": "two", "label": "x"}, {"from": "two", "to": "three", "label": "y"}]);
+    let graph = json!({"schemaVersion": "1.1", "entryNodeId": "one", "nodes": nodes, "edges": edges});
+    let run = Run::along(&graph.to_string());
+    run.site.write("long.txt", "x".repeat(100));
+    let config = run.site.root().join("agents.toml");
+    std::fs::write(&config, "[agents.scout.tools.fs]\nmaxReadBytes = 10\n[agents.other.tools.fs]\nmaxReadBytes = 20\n")
+        .unwrap();
+    let options = ["--dialect", "crewagent", "--config", config.to_str().unwrap()];
+    let read = |more: &[&str]| {
+        let options = [&options[..], more].concat();
+        run.call_with(&options, "fs.read", &json!({"path": "@project/long.txt"})).reply()
+    };
+    let whose = || {
+        let log = run.fields("fs.read", &json!({"path": "@state/logs/execution.jsonl"}))["content"].clone();
+        let last = log.as_str().unwrap().lines().last().unwrap().to_owned();
+        serde_json::from_str::<Value>(&last).unwrap()["agentId"].clone()
+    };
+    let go = |to: &str| {
+        let update = json!({"currentNodeId": {"set": to}});
+        let patch =
+            json!({"path": "@state/workflow.md", "patch": {"operation": "updateFrontmatter", "update": update}});
+        run.fields("fs.apply_patch", &patch);
+    };
+    let limited = |reply: &Value| reply["contentPreview"].as_str().map(str::len);
+    assert_eq!((limited(&read(&[])), whose()), (Some(10), json!("scout")));
+    // Who is named holds.
+    assert_eq!((limited(&read(&["--agent", "other"])), whose()), (Some(20), json!("other")));
+    go("two");
+    assert_eq!((limited(&read(&[])), whose()), (None, json!("stranger")));
+    go("three");
+    assert_eq!((limited(&read(&[])), whose()), (None, json!(null)));
+}
+
+#[test]
 fn a_run_has_a_state_of_its_own_and_its_id_is_taken_once() {
     let run = Run::new();
     run.fields("fs.write", &json!({"path": "@state/notes.md", "content": "of the first"}));

@@ -544,7 +544,7 @@ fn another_front_can_be_first() {
 fn an_editor_does_not_outlive_the_time_to_answer() {
     let site = site();
     answer_within(&site, "3s");
-    editor(&site, "echo $$ > pid; echo editing; exec sleep 1000");
+    editor(&site, &format!("echo $$ > {}/pid; echo editing; exec sleep 1000", site.current.display()));
     let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("e");

@@ -11,7 +11,8 @@ use crate::model::{Answer, Trouble};
 
 const JSON: &str = "application/json";
 const HELLO: &[u8] = br#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
-const HELLO_ANTHROPIC: &[u8] = br#"{"type":"message","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn"}"#;
+const HELLO_ANTHROPIC: &[u8] =
+    br#"{"type":"message","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn"}"#;
 
 /// The body that a history with this answer is sent as, after its calls got their results. It goes through a transcript.
 async fn sent_after(kind: Kind, hello: &[u8], answer: Answer) -> Value {
@@ -48,7 +49,9 @@ async fn what_a_server_thought_goes_back_with_the_calls_that_it_made() {
                       "extra_content": {"google": {"thought_signature": "c2ln"}}});
     let body = events(&[
         delta(json!({"reasoning_content": "I should "})),
-        delta(json!({"reasoning_content": "look", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]})),
+        delta(
+            json!({"reasoning_content": "look", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}),
+        ),
         delta(json!({"tool_calls": [call]})),
         json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
     ]);
@@ -118,7 +121,11 @@ async fn a_field_that_a_server_does_not_take_is_left_out_and_it_is_asked_again()
             Some("max_completion_tokens"),
         ),
         (r#"{"error":{"message":"Unsupported value","param":"temperature"}}"#, "temperature", None),
-        (r#"{"detail":[{"loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#, "stream_options", None),
+        (
+            r#"{"detail":[{"loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}"#,
+            "stream_options",
+            None,
+        ),
         ("unknown field `stream_options`", "stream_options", None),
     ] {
         let again = || reply("200 OK", JSON, HELLO, Then::Close);
@@ -159,7 +166,8 @@ async fn a_signature_of_another_server_is_left_out() {
     .await;
     let model = open(provider(Kind::Anthropic, &server.url)).unwrap();
     let whole = json!({"content": [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}], "stop_reason": "tool_use"});
-    let Answer { text, calls, reasoning_state: reasoning, .. } = read_anthropic(&[whole.to_string().as_bytes()]).unwrap();
+    let Answer { text, calls, reasoning_state: reasoning, .. } =
+        read_anthropic(&[whole.to_string().as_bytes()]).unwrap();
     let messages = [Message::User { text: "go".to_owned() }, Message::Assistant { text, calls, reasoning }];
     assert_eq!(model.answer(question(&messages, &tools()), &mut |_| {}).await.unwrap().text, "hello");
     assert!(!server.asked().to_string().contains("thinking"), "{}", server.asked());
@@ -169,10 +177,14 @@ async fn a_signature_of_another_server_is_left_out() {
 fn halves_of_characters_cost_neither_the_answer_nor_the_arguments() {
     let say = |text: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
     let call = |text: &str| {
-        format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{{\"index\":0,\"id\":\"a\",\"function\":{{\"name\":\"read_file\",\"arguments\":\"{text}\"}}}}]}}}}]}}\n\n")
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{{\"index\":0,\"id\":\"a\",\"function\":{{\"name\":\"read_file\",\"arguments\":\"{text}\"}}}}]}}}}]}}\n\n"
+        )
     };
     let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n";
-    let body = [say(r"a\ud83d"), say(r"\ude00 \udc00"), call(r#"{\"path\":\"\ud83d"#), call(r#"\ude00\"}"#), end.to_owned()].concat();
+    let body =
+        [say(r"a\ud83d"), say(r"\ude00 \udc00"), call(r#"{\"path\":\"\ud83d"#), call(r#"\ude00\"}"#), end.to_owned()]
+            .concat();
     let answer = read_openai(&[body.as_bytes()]).unwrap();
     assert_eq!((answer.text.as_str(), answer.calls[0].arguments.as_str()), ("a😀 \u{fffd}", r#"{"path":"😀"}"#));
     // One that stays alone is for whoever checks arguments, and never lost.

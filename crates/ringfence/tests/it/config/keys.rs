@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ringfence::agents_config::{ModelSettings, Provider};
 use ringfence::config::{Flags, LogTo, Mounted, RunCode, Settings};
+use ringfence_agent::provider::Timeouts;
 use ringfence_fs::{Durability, NameRule};
 use ringfence_kernel::{Dialect, Limits, Preset};
 use ringfence_sandbox::Fallback;
@@ -36,6 +37,10 @@ max_prompt_duration = "33s"
 system_prompt = "Be brief."
 project_instructions = false
 repair_tool_calls = true
+connect_timeout = "43s"
+first_byte_timeout = 44
+idle_timeout = 45
+answer_timeout = "46s"
 
 [limits]
 max_argument_bytes = 1
@@ -130,7 +135,8 @@ fn every_key_as_json() -> String {
             "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
             "temperature": 0.5, "max_tokens": 30, "context_tokens": 31, "max_prompt_tokens": 32,
             "max_prompt_duration": 33, "system_prompt": "Be brief.", "project_instructions": false,
-            "repair_tool_calls": true
+            "repair_tool_calls": true, "connect_timeout": 43, "first_byte_timeout": "44s", "idle_timeout": "45s",
+            "answer_timeout": 46
         }},
         "limits": {
             "max_argument_bytes": 1, "max_read_bytes": 2, "max_hash_bytes": 3, "max_write_bytes": 4,
@@ -182,6 +188,12 @@ fn check_every_key(settings: &Settings) {
         system_prompt: Some("Be brief.".to_owned()),
         project_instructions: false,
         repair_tool_calls: ringfence_agent::Repair::OneMeaning,
+        timeouts: Timeouts {
+            connect: Duration::from_secs(43),
+            first_byte: Duration::from_secs(44),
+            idle: Duration::from_secs(45),
+            answer: Some(Duration::from_secs(46)),
+        },
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
@@ -329,10 +341,46 @@ fn the_examples_say_the_defaults() {
         );
         assert_eq!((said.max_tool_iterations, said.warnings), (plain.max_tool_iterations, plain.warnings));
         assert_eq!(said.model, plain.model);
-        assert_eq!(said.workspace.as_deref(), Some("~/.ringfence/workspace"));
+        assert_eq!((said.workspace, said.workspace_source), (plain.workspace, plain.workspace_source));
         assert!(said.user_rules.is_empty());
         assert_eq!((said.web.private, said.web.engine), (plain.web.private, plain.web.engine));
     }
+}
+
+#[test]
+fn an_example_with_another_dialect_has_that_dialect_s_defaults() {
+    for name in ["ringfence.example.toml", "config.example.json"] {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").join(name);
+        let example = std::fs::read_to_string(example).unwrap();
+        for dialect in Dialect::ALL {
+            let layers = Layers::new();
+            let plain = layers.load(&Flags { dialect: Some(dialect), ..Flags::default() }).unwrap();
+            let text = ["dialect = ", "\"dialect\": "].iter().fold(example.clone(), |text, key| {
+                text.replace(&format!("{key}\"standard\""), &format!("{key}\"{}\"", dialect.name()))
+            });
+            let file = layers.write(name, &text);
+            let said = layers.load(&Flags { config: Some(file), ..Flags::default() }).unwrap();
+            assert_eq!(said.dialect, dialect, "{name}");
+            assert_eq!(
+                (said.limits, said.preset, said.log),
+                (plain.limits, plain.preset, plain.log),
+                "{name} {dialect:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
+    let layers = Layers::new();
+    let text = r#"{"agents": {"defaults": {"type": "fantasy-agent", "workspace": "~/w", "max_tool_iterations": 5}}}"#;
+    layers.write("config/config.json", text);
+    let settings = layers.load(&Flags::default()).unwrap();
+    assert_eq!((settings.workspace.as_deref(), settings.max_tool_iterations), (Some("~/w"), 5));
+    assert!(
+        settings.warnings[0].contains("`agents.defaults.type` is `fantasy-agent` and has no effect"),
+        "{settings:?}"
+    );
 }
 
 #[test]

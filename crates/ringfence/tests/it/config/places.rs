@@ -50,7 +50,13 @@ fn the_file_is_the_flag_s_or_the_variable_s_or_the_user_s_own() {
 
 /// Writes a file by way of a workspace that is given in these words; tells where it came to be, or why not.
 fn workspace_of(site: &Site, written: Option<&str>) -> Result<PathBuf, String> {
+    workspace_from(site, &site.current, written)
+}
+
+/// The same, typed in this directory.
+fn workspace_from(site: &Site, current: &Path, written: Option<&str>) -> Result<PathBuf, String> {
     let mut command = site.bare();
+    command.current_dir(current);
     command.args(["call", "write_file", r#"{"path":"here-it-is","content":""}"#]);
     if let Some(written) = written {
         command.args(["--workspace", written]);
@@ -96,6 +102,125 @@ fn a_workspace_is_trimmed_expanded_made_absolute_and_created() {
     ];
     for (written, expected) in cases {
         assert_eq!(workspace_of(&site, written), Ok(expected), "{written:?}");
+    }
+}
+
+#[test]
+fn where_none_is_named_the_nearest_marked_directory_is_the_workspace() {
+    let site = Site::new();
+    let default = site.home.join(".ringfence/workspace");
+    let make = |path: &str, marker: Option<(&str, bool)>| {
+        let path = site.root().join(path);
+        std::fs::create_dir_all(&path).unwrap();
+        match marker {
+            Some((name, true)) => std::fs::create_dir(path.join(name)).unwrap(),
+            Some((name, false)) => std::fs::write(path.join(name), "").unwrap(),
+            None => {}
+        }
+        path
+    };
+    let file = make("a", Some(("ringfence.toml", false)));
+    let below = make("a/b/c", None);
+    let nested = make("a/n", Some(("ringfence.toml", false)));
+    let repository = make("r", Some((".git", true)));
+    let worktree = make("r/w", Some((".git", false)));
+    let no_file = make("d", Some(("ringfence.toml", true)));
+    // The home directory, and what is above it, is never found.
+    let homely = make("home/x", None);
+    std::fs::create_dir(site.home.join(".git")).unwrap();
+    std::fs::write(site.root().join("ringfence.toml"), "").unwrap();
+    for (current, expected) in [
+        (&file, &file),
+        (&below, &file),
+        (&nested, &nested),
+        (&repository, &repository),
+        (&worktree, &worktree),
+        (&no_file, &default),
+        (&homely, &default),
+        (&site.home, &default),
+        (&site.current, &default),
+    ] {
+        assert_eq!(workspace_from(&site, current, None).as_ref(), Ok(expected), "{}", current.display());
+        // What is named holds.
+        assert_eq!(workspace_from(&site, current, Some("~/named")), Ok(site.home.join("named")));
+    }
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    std::fs::write(site.config.join("ringfence/config.toml"), "agents.defaults.workspace = \"~/mine\"").unwrap();
+    assert_eq!(workspace_from(&site, &file, None), Ok(site.home.join("mine")));
+}
+
+#[test]
+fn which_workspace_was_found_is_said_once_and_not_in_the_reply() {
+    let site = Site::new();
+    std::fs::write(site.workspace.join("ringfence.toml"), "").unwrap();
+    std::fs::create_dir_all(site.workspace.join("in/side")).unwrap();
+    let run =
+        |current: &Path, arguments: &[&str]| said(site.bare().current_dir(current).args(arguments).output().unwrap());
+    let list = ["call", "list_directory", r#"{"path":"."}"#];
+    let found = run(&site.workspace.join("in/side"), &list);
+    assert_eq!(found.err, "ringfence: the workspace is `ws` (`../..`), which has `ringfence.toml`\n");
+    assert!(found.value()["entries"].to_string().contains("ringfence.toml"), "{found:?}");
+    let here = run(&site.workspace, &list);
+    assert_eq!(here.err, "ringfence: the workspace is this directory (`ws`), which has `ringfence.toml`\n");
+    let default = run(&site.current, &list);
+    assert!(default.err.starts_with("ringfence: the workspace is `~/.ringfence/workspace`; "), "{default:?}");
+    assert_eq!(run(&site.workspace, &["call", "list_directory", "{}", "--workspace", "."]).err, "");
+    assert_eq!(run(&site.workspace, &["audit", "verify"]).err, "");
+    // One that holds our own files is refused and not passed over.
+    let refused = said(
+        site.bare()
+            .current_dir(&site.workspace)
+            .args(list)
+            .env("RINGFENCE_STATE_DIR", site.workspace.join("s"))
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("ringfence's own files"), "{refused:?}");
+}
+
+#[test]
+fn a_directory_that_another_user_marked_is_not_the_workspace() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give a file away");
+        return;
+    }
+    let site = Site::new();
+    let marker = site.workspace.join("ringfence.toml");
+    std::fs::write(&marker, "").unwrap();
+    for path in [&marker, &site.workspace] {
+        std::os::unix::fs::chown(path, Some(12_345), None).unwrap();
+        assert_eq!(workspace_from(&site, &site.workspace, None), Ok(site.home.join(".ringfence/workspace")));
+        std::os::unix::fs::chown(path, Some(0), None).unwrap();
+    }
+    assert_eq!(workspace_from(&site, &site.workspace, None), Ok(site.workspace.clone()));
+}
+
+#[test]
+fn state_and_config_that_others_can_write_are_refused() {
+    let site = Site::new();
+    let set = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set(site.root(), 0o755);
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    let config = site.config.join("ringfence/config.toml");
+    std::fs::write(&config, "").unwrap();
+    let call = || site.call("list_directory", &json!({"path": "."}));
+    call().value();
+    for (path, mode, before) in [
+        (&site.state, 0o777, 0o700),
+        (&site.state, 0o702, 0o700),
+        (&config, 0o666, 0o644),
+        (&site.config, 0o777, 0o755),
+        (&site.root().to_owned(), 0o777, 0o755),
+    ] {
+        set(path, mode);
+        let refused = call();
+        assert_eq!(refused.code, Some(2), "{}: {refused:?}", path.display());
+        assert!(refused.err.contains("other users can write to") && refused.err.contains("chmod go-w"), "{refused:?}");
+        set(path, before);
+        call().value();
     }
 }
 
@@ -189,6 +314,7 @@ fn heads_of_the_audit_log_go_to_a_second_place_too_and_it_must_not_be_inside() {
     let check = || site.run(&["audit", "verify", "--heads", second.to_str().unwrap()]).code;
     assert_eq!(check(), Some(0));
     std::fs::remove_dir_all(site.state.join("audit")).unwrap();
+    std::fs::remove_file(site.state.join("audit-heads.jsonl")).unwrap();
     assert_eq!(call(Path::new("none")).code, Some(0));
     assert_eq!((site.run(&["audit", "verify"]).code, check()), (Some(0), Some(1)));
     assert_eq!(call(&site.workspace.join("heads.jsonl")).code, Some(2));

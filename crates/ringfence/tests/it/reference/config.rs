@@ -51,7 +51,8 @@ fn pieces(text: &str) -> Vec<Piece> {
         };
         let indent = comment.len() - comment.trim_start().len();
         let words = comment.trim();
-        if let Some(setting) = setting(words, false) {
+        // A key behind a bare `#` has its default there, which need not be said.
+        if let Some(setting) = setting(words, indent == 0) {
             found.push(setting);
         } else if let (true, Some(Piece::Term { meaning, .. })) = (indent > 3, found.last_mut()) {
             meaning.push_str(&format!(" {words}"));

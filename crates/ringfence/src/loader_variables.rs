@@ -1,0 +1,162 @@
+//! Loader variables: those of the environment by which programs find code.
+//!
+//! A program that the operator starts gets them without what lies where agents write. Search paths lose single entries, and
+//! relative ones, which would mean the directory that a program happens to be in. Options that name a file there go whole.
+//! Other variables are data, and stay as they are: a directory of notes may well be in the workspace.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use ringfence_fs::real_path;
+
+/// Lists of directories or files that are searched in order, apart by `:`.
+const SEARCH_PATHS: [&str; 31] = [
+    "PATH",
+    "CDPATH",
+    "FPATH",
+    "CLASSPATH",
+    "GOPATH",
+    "GEM_PATH",
+    "GCONV_PATH",
+    "GUILE_LOAD_PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "DYLD_LIBRARY_PATH",
+    "DYLD_INSERT_LIBRARIES",
+    "LIBRARY_PATH",
+    "C_INCLUDE_PATH",
+    "CPATH",
+    "JULIA_LOAD_PATH",
+    "JULIA_DEPOT_PATH",
+    "NODE_PATH",
+    "PERL5LIB",
+    "PERLLIB",
+    "PKG_CONFIG_PATH",
+    "PSModulePath",
+    "PYTHONPATH",
+    "R_LIBS",
+    "R_LIBS_USER",
+    "RUBYLIB",
+    "GIT_EXEC_PATH",
+    "XDG_CONFIG_DIRS",
+    "XDG_DATA_DIRS",
+    "EMACSLOADPATH",
+];
+
+/// What begins like this steers a loader, an interpreter, a package manager or a tool that runs others.
+const STEERING: [&str; 40] = [
+    "BASH_ENV",
+    "BUNDLE_",
+    "BUN_",
+    "CARGO_",
+    "CONDA_",
+    "COMPOSER_",
+    "CORECLR_",
+    "DENO_",
+    "DOTNET_",
+    "DYLD_",
+    "ENV",
+    "EXINIT",
+    "GEM_",
+    "GIT_",
+    "GOBIN",
+    "GOENV",
+    "GOFLAGS",
+    "GOROOT",
+    "GRADLE_",
+    "JAVA_",
+    "JDK_",
+    "LD_",
+    "LUA",
+    "MAVEN_",
+    "NODE_",
+    "NPM_",
+    "NVIM",
+    "OPENSSL_",
+    "PERL",
+    "PHP",
+    "PIP_",
+    "PYTHON",
+    "RUBY",
+    "RUSTUP_",
+    "RUSTC",
+    "TMPDIR",
+    "UV_",
+    "VIM",
+    "VIRTUAL_ENV",
+    "XDG_",
+];
+
+/// The same in small letters, or with a mark in front.
+const STEERING_TOO: [&str; 6] = ["npm_", "_JAVA_", "ZDOTDIR", "EMACS", "PAGER", "LESSOPEN"];
+
+/// A variable without what names anything in these directories. Nothing where nothing of it is left.
+pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -> Option<Cow<'a, str>> {
+    let is_there = |path: &str| {
+        let path = real_path(Path::new(path));
+        directories.iter().any(|directory| path.starts_with(directory))
+    };
+    if SEARCH_PATHS.contains(&name) {
+        // The loader takes spaces too.
+        let apart = |c: char| c == ':' || (name.starts_with("LD_") && c == ' ');
+        let kept: Vec<&str> = value.split(apart).filter(|entry| entry.starts_with('/') && !is_there(entry)).collect();
+        return match kept.is_empty() {
+            true => None,
+            false if kept.len() == value.split(apart).count() => Some(Cow::Borrowed(value)),
+            false => Some(Cow::Owned(kept.join(":"))),
+        };
+    }
+    let steers = STEERING.iter().chain(&STEERING_TOO).any(|begin| name.starts_with(begin));
+    // A path may stand behind an option, such as `--require=/x`, `-I/x`, `@/x` or `file:///x`.
+    let words = value.split(|c: char| c.is_whitespace() || matches!(c, ':' | ';' | ',' | '=' | '"' | '\''));
+    let mut paths = words.filter_map(|word| word.find('/').and_then(|at| word.get(at..)));
+    match steers && paths.any(is_there) {
+        true => None,
+        false => Some(Cow::Borrowed(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+
+    #[test]
+    fn what_lies_where_agents_write_is_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        let workspace = root.join("ws");
+        std::fs::create_dir_all(workspace.join("bin")).unwrap();
+        std::fs::create_dir_all(root.join("ws-other")).unwrap();
+        std::os::unix::fs::symlink(&workspace, root.join("link")).unwrap();
+        let check = |name: &str, value: &str, expected: Option<&str>| {
+            let fill = |text: &str| text.replace("ROOT", root.to_str().unwrap());
+            let kept = without(name, &fill(value), std::slice::from_ref(&workspace)).map(|kept| kept.into_owned());
+            assert_eq!(kept, expected.map(fill), "{name}={value}");
+        };
+        check("PATH", "/usr/bin:ROOT/ws/bin:/bin", Some("/usr/bin:/bin"));
+        check("PATH", "ROOT/link/bin:/bin:ROOT/ws-other", Some("/bin:ROOT/ws-other"));
+        check("PATH", ":/bin::.:node_modules/.bin:ROOT/ws/../ws/none", Some("/bin"));
+        check("PATH", ".", None);
+        check("PYTHONPATH", "ROOT/ws", None);
+        check("PYTHONPATH", "src:/opt/lib", Some("/opt/lib"));
+        check("LD_PRELOAD", "/a.so ROOT/ws/b.so", Some("/a.so"));
+        check("NODE_OPTIONS", "--require ROOT/ws/x.js", None);
+        check(
+            "NODE_OPTIONS",
+            "--max-old-space-size=4096 --require=/opt/x.js",
+            Some("--max-old-space-size=4096 --require=/opt/x.js"),
+        );
+        check("NODE_OPTIONS", "--import=file://ROOT/link/x.mjs", None);
+        check("npm_config_userconfig", "ROOT/ws/.npmrc", None);
+        check("GIT_CONFIG_GLOBAL", "ROOT/ws/gitconfig", None);
+        check("BUNDLE_GEMFILE", "ROOT/ws/Gemfile", None);
+        check("JDK_JAVA_OPTIONS", "@ROOT/ws/args", None);
+        check("PERL5OPT", "-IROOT/ws -Mx", None);
+        check("PYTHONSTARTUP", "/home/me/start.py", Some("/home/me/start.py"));
+        check("VIMINIT", "source ROOT/ws/vimrc", None);
+        // What is data is the user's to give away.
+        check("NOTES_DIR", "ROOT/ws/notes", Some("ROOT/ws/notes"));
+        check("API_KEY", "a/b:c", Some("a/b:c"));
+    }
+}

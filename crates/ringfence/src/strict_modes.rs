@@ -1,0 +1,225 @@
+//! Strict modes: our own files are used only where no other user could have written them.
+//!
+//! As ssh does it for its keys: a file and every directory above it belong to this user or to root, and nobody else may write
+//! to them. Whoever could, would choose the policy, the tokens and the audit log. A directory that lets nobody else in
+//! shields what is below it; a sticky one, such as `/tmp`, keeps others from replacing what is not theirs.
+//!
+//! Not here: making these files (each has its owner's modes where it is made).
+
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use ringfence_fs::real_path;
+use rustix::process::geteuid;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const OTHERS_ENTER: u32 = 0o011;
+const STICKY: u32 = 0o1000;
+
+/// Below the state directory: what is looked into as well, because keys are in it.
+const AUDIT: &str = "audit";
+
+/// A file or directory of ours that others could have written.
+#[derive(Debug, thiserror::Error)]
+pub enum UnsafeFile {
+    #[error(
+        "`{path}` belongs to another user (uid {owner}), who could change {what}; use a directory of your own, or `chown` it"
+    )]
+    Owner { path: String, owner: u32, what: &'static str },
+    #[error("other users can write to `{path}` (mode {mode:04o}), and so change {what}; run `chmod go-w {path}`")]
+    Mode { path: String, mode: u32, what: &'static str },
+    #[error("`{path}` cannot be checked for who may write to it: {source}")]
+    Look { path: String, source: std::io::Error },
+}
+
+/// Whether a directory of others lies between us and a file.
+#[derive(PartialEq, Eq)]
+enum Shield {
+    /// Nobody else gets here.
+    Closed,
+    Open,
+}
+
+/// Checks a config file, and every directory above it.
+pub(crate) fn check_config(file: &Path) -> Result<(), UnsafeFile> {
+    walk(file, "your config").map(|_| ())
+}
+
+/// Checks the state directory, every directory above it and what is in it. One that is missing is made by us later.
+pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
+    const WHAT: &str = "ringfence's state";
+    if walk(state, WHAT)? == Shield::Closed {
+        return Ok(());
+    }
+    for directory in [state.to_owned(), state.join(AUDIT)] {
+        for entry in entries(&directory)? {
+            if let Some(found) = look(&entry)? {
+                check(&entry, &found, WHAT)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// From the root down to `path`, as far as it is there.
+fn walk(path: &Path, what: &'static str) -> Result<Shield, UnsafeFile> {
+    let path = real_path(path);
+    let above: Vec<&Path> = path.ancestors().collect();
+    for place in above.into_iter().rev() {
+        let Some(found) = look(place)? else { break };
+        let is_above = place != path;
+        if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_ours(&found)) {
+            check(place, &found, what)?;
+        }
+        if found.is_dir() && found.mode() & OTHERS_ENTER == 0 {
+            return Ok(Shield::Closed);
+        }
+    }
+    Ok(Shield::Open)
+}
+
+fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
+    let path = || path.display().to_string();
+    if !is_ours(found) {
+        return Err(UnsafeFile::Owner { path: path(), owner: found.uid(), what });
+    }
+    let mode = found.mode() & 0o7777;
+    // The modes of a link say nothing; that it is ours does.
+    let is_open = mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !is_private_group(found.gid()));
+    match is_open && !found.is_symlink() {
+        true => Err(UnsafeFile::Mode { path: path(), mode, what }),
+        false => Ok(()),
+    }
+}
+
+fn is_ours(found: &Metadata) -> bool {
+    found.uid() == 0 || found.uid() == geteuid().as_raw()
+}
+
+fn look(path: &Path) -> Result<Option<Metadata>, UnsafeFile> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(UnsafeFile::Look { path: path.display().to_string(), source }),
+    }
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, UnsafeFile> {
+    let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    match listed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed.map_err(|source| UnsafeFile::Look { path: directory.display().to_string(), source }),
+    }
+}
+
+/// Whether a group has nobody in it but this user, as distributions make one for each.
+fn is_private_group(gid: u32) -> bool {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    is_group_of(geteuid().as_raw(), gid, &read("/etc/passwd"), &read("/etc/group"))
+}
+
+fn is_group_of(uid: u32, gid: u32, users: &str, groups: &str) -> bool {
+    let number = |field: Option<&&str>| field.and_then(|field| field.parse::<u32>().ok());
+    let lines = |text: &str| text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let (users, groups): (Vec<Vec<String>>, Vec<Vec<String>>) = (lines(users), lines(groups));
+    let field = |line: &Vec<String>, at: usize| line.get(at).cloned().unwrap_or_default();
+    let is =
+        |line: &Vec<String>, at: usize, wanted: u32| number(line.get(at).map(String::as_str).as_ref()) == Some(wanted);
+    let Some(user) = users.iter().find(|line| is(line, 2, uid)) else { return false };
+    let Some(group) = groups.iter().find(|line| is(line, 2, gid)) else { return false };
+    let others_have_it = users.iter().any(|line| is(line, 3, gid) && !is(line, 2, uid));
+    let members = field(group, 3);
+    let only_us = members.split(',').all(|member| member.is_empty() || member == field(user, 0));
+    !others_have_it && only_us
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
+    use super::{UnsafeFile, check_config, check_state, is_group_of};
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A state directory that others may enter, with a log in it.
+    fn open_to_all() -> (tempfile::TempDir, std::path::PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        set(directory.path(), 0o755);
+        let state = directory.path().join("state");
+        fs::create_dir_all(state.join("audit")).unwrap();
+        fs::write(state.join("audit/key"), "k").unwrap();
+        fs::write(state.join("tokens"), "t").unwrap();
+        for path in [state.clone(), state.join("audit"), state.join("audit/key"), state.join("tokens")] {
+            let mode = if path.is_dir() { 0o755 } else { 0o644 };
+            set(&path, mode);
+        }
+        (directory, state)
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_used() {
+        let (directory, state) = open_to_all();
+        check_state(&state).unwrap();
+        for (path, mode) in [
+            (directory.path().to_owned(), 0o777),
+            (state.clone(), 0o757),
+            (state.clone(), 0o1777),
+            (state.join("audit"), 0o777),
+            (state.join("audit/key"), 0o646),
+            (state.join("tokens"), 0o666),
+        ] {
+            let before = fs::metadata(&path).unwrap().permissions();
+            set(&path, mode);
+            let refused = check_state(&state).unwrap_err();
+            assert!(matches!(&refused, UnsafeFile::Mode { path: named, .. } if Path::new(named) == path), "{refused}");
+            assert!(refused.to_string().contains(&format!("chmod go-w {}", path.display())), "{refused}");
+            fs::set_permissions(&path, before).unwrap();
+            check_state(&state).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_sticky_directory_above_and_one_that_is_closed_are_safe() {
+        let (directory, state) = open_to_all();
+        set(directory.path(), 0o1777);
+        check_state(&state).unwrap();
+        set(&state, 0o777);
+        check_state(&state).unwrap_err();
+        set(directory.path(), 0o700);
+        check_state(&state).unwrap();
+        check_state(&directory.path().join("not/there/yet")).unwrap();
+    }
+
+    #[test]
+    fn a_config_file_is_checked_like_state() {
+        let (directory, state) = open_to_all();
+        let file = state.join("tokens");
+        check_config(&file).unwrap();
+        set(&file, 0o606);
+        check_config(&file).unwrap_err();
+        // A link to it is no way around.
+        let link = directory.path().join("config.toml");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        check_config(&link).unwrap_err();
+    }
+
+    #[test]
+    fn the_group_that_is_one_user_s_own_may_write() {
+        let users = "root:x:0:0::/root:/bin/sh\nsync:x:4:0::/:/bin/sync\nme:x:1000:1000::/home/me:/bin/sh\nyou:x:1001:1001::/:/bin/sh\n";
+        let groups = "root:x:0:\nme:x:1000:\nstaff:x:50:me,you\nmine:x:60:me\n";
+        for (uid, gid, expected) in
+            [(1000, 1000, true), (1000, 60, true), (1000, 50, false), (0, 0, false), (1000, 1001, false), (7, 7, false)]
+        {
+            assert_eq!(is_group_of(uid, gid, users, groups), expected, "{uid} {gid}");
+        }
+        // Somebody else has it as their first group.
+        assert!(!is_group_of(1000, 1000, &format!("{users}it:x:1002:1000::/:\n"), groups));
+    }
+}

@@ -1,0 +1,75 @@
+//! Workspace discovery: which directory is worked in where none was named, and the line that says so.
+//!
+//! A name on the command line or in the config always holds. Else it is the nearest directory, from the current one upwards,
+//! that has a `ringfence.toml` or is a git repository, and else the default one.
+//!
+//! Not here: whether a directory may be a workspace (`ringfence-fs`).
+
+use std::path::{Component, Path};
+
+use ringfence_fs::{Surroundings, WorkspaceDiscovery, discover_workspace, real_path};
+use ringfence_kernel::visible_line;
+
+use crate::config::Environment;
+
+/// How the workspace was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkspaceSource {
+    /// On the command line or in the config.
+    Named,
+    /// Found from the current directory upwards; what to say about it.
+    Discovered(String),
+    /// `~/.ringfence/workspace`; what to say about it.
+    Default(String),
+}
+
+impl WorkspaceSource {
+    /// One line for a person who named no workspace.
+    pub fn note(&self) -> Option<&str> {
+        match self {
+            Self::Named => None,
+            Self::Discovered(note) | Self::Default(note) => Some(note),
+        }
+    }
+}
+
+/// The workspace that holds: the one that was named, or the one that is found.
+pub(crate) fn choose(named: Option<String>, environment: &Environment) -> (Option<String>, WorkspaceSource) {
+    if let Some(named) = named.filter(|named| !named.trim().is_empty()) {
+        return (Some(named), WorkspaceSource::Named);
+    }
+    let around =
+        Surroundings { home: environment.home.clone(), current: environment.current.clone(), ours: Vec::new() };
+    let default = |why: &str| {
+        let note = format!(
+            "the workspace is `~/.ringfence/workspace`{why}; name another with `--workspace DIR`, or run `ringfence init` in it"
+        );
+        (None, WorkspaceSource::Default(note))
+    };
+    match discover_workspace(&around) {
+        WorkspaceDiscovery::None => default(""),
+        WorkspaceDiscovery::Foreign { path, marker } => {
+            let place = as_seen_from(&path, environment);
+            default(&format!(": {place} has `{marker}`, and belongs to another user"))
+        }
+        WorkspaceDiscovery::Found { path, marker } => match path.to_str() {
+            None => default(": the name of the directory here is not UTF-8"),
+            Some(text) => {
+                let note = format!("the workspace is {}, which has `{marker}`", as_seen_from(&path, environment));
+                (Some(text.to_owned()), WorkspaceSource::Discovered(note))
+            }
+        },
+    }
+}
+
+/// A directory at or above the current one, by its name and the way up to it.
+fn as_seen_from(path: &Path, environment: &Environment) -> String {
+    let current = real_path(&environment.current);
+    let below = current.strip_prefix(path).map(Path::components).into_iter().flatten();
+    let up = below.filter(|part| matches!(part, Component::Normal(_))).map(|_| "..").collect::<Vec<_>>().join("/");
+    let name = path.file_name().map(|name| visible_line(&name.to_string_lossy())).unwrap_or_default();
+    match up.is_empty() {
+        true => format!("this directory (`{name}`)"),
+        false => format!("`{name}` (`{up}`)"),
+    }
+}
