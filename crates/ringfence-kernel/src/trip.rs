@@ -306,7 +306,7 @@ impl Trip {
     /// Records that something is about to be done, and gives the right to do it.
     pub(crate) fn begin<'t>(
         &self,
-        touches: &[Touch],
+        touches: &'t [Touch],
         Permission { verdict: Verdict { rule, layer, .. }, approval: approved }: Permission<'t>,
         cx: &'t Context<'t>,
     ) -> Result<Ticket<'t>, Fatal> {
