@@ -112,7 +112,8 @@ impl FileClass {
             ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE" | "MERGE_RR" | "shallow"] => Self::Plain,
             ["MERGE_AUTOSTASH" | "AUTO_MERGE"] => Self::PseudoRef,
             [name] if name.ends_with("_HEAD") => Self::PseudoRef,
-            ["refs", "replace", ..] => Self::Other,
+            // However a file system that folds cases would take it.
+            ["refs", kind, ..] if kind.eq_ignore_ascii_case("replace") => Self::Other,
             ["refs", ..] => Self::Reference,
             ["logs", ..] => Self::Log,
             ["rr-cache", ..] => Self::Plain,
@@ -348,7 +349,7 @@ impl View<'_> {
         let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
         let mut paths = Vec::new();
         for (name, oid) in new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)) {
-            if name.starts_with(b"refs/replace/") {
+            if name.get(..13).is_some_and(|start| start.eq_ignore_ascii_case(b"refs/replace/")) {
                 return Err(Unreadable("an object is replaced"));
             }
             let before = self.old_refs.resolve(name)?;

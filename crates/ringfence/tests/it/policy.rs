@@ -531,7 +531,23 @@ fn a_decision_is_explained_and_nothing_happens() {
         - overwrite or delete what is too large to be kept for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
     "#]],
     );
-    check(&["--preset", "read-only"], "run_code", json!({"language": "bash", "code": "true"}), expect![[""]]);
+    check(
+        &["--preset", "read-only"],
+        "run_code",
+        json!({"language": "bash", "code": "true"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - run `bash`: allow by the rule `preset` in the layer preset
+        each change that the program leaves is then judged like a change by any other tool:
+        - create a file: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite a file: not kept (deny by the rule `preset read-only` in the layer preset)
+        - delete a file or directory: not kept (deny by the rule `preset read-only` in the layer preset)
+        - create a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite or delete a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite or delete what is too large to be kept for undo: not kept (deny by the rule `preset read-only` in the layer preset)
+    "#]],
+    );
     check(
         &[],
         "move_file",
