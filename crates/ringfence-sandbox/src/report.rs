@@ -14,6 +14,9 @@ use crate::job::{Ended, EndedBy};
 use crate::limits::JailLimits;
 use crate::walls::Wall;
 
+/// So many paths an error lists of those that were kept, and of those that were not, with a reason each.
+const MOST_IN_ERROR: usize = 100;
+
 /// What there is to say about a program that ended by itself.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -84,14 +87,21 @@ impl Printed {
 
     /// Puts it into an error, because whoever called wants to know how far it came.
     pub(crate) fn explain(self, error: ToolError) -> ToolError {
-        error
+        let mut error = error
             .detail("stdout", self.stdout)
             .detail("stderr", self.stderr)
             .detail("truncated", self.truncated)
             .detail("duration", millis(self.duration))
             .detail("endedBy", self.ended_by.name())
             .detail("committed", Committed::None.name())
-            .detail("walls", self.walls)
+            .detail("walls", self.walls);
+        if let Some(signal) = self.signal {
+            error = error.detail("signal", signal);
+        }
+        match self.denied {
+            Some(denied) => error.detail("denied", denied.message),
+            None => error,
+        }
     }
 }
 
@@ -140,7 +150,8 @@ impl Report {
             count => format!("{count} other change(s) were kept"),
         };
         let message = format!("not kept: {}: {}; {others}", names(&not_kept), first.message);
-        let named = |changes: Vec<ChangedPath>, most: usize| -> Vec<Value> {
+        let most = self.most_named.min(MOST_IN_ERROR);
+        let named = |changes: Vec<ChangedPath>| -> Vec<Value> {
             let value = |change: ChangedPath| {
                 let reason = refusal(&change).map(|error| error.message.clone());
                 let mut value = serde_json::to_value(StandardChange::from(change)).unwrap_or_default();
@@ -157,8 +168,8 @@ impl Report {
             .explain(ToolError::new(first.kind, message))
             .detail("exitCode", self.exit_code)
             .detail("committed", committed.name())
-            .detail("kept", named(kept, self.most_named))
-            .detail("notKept", named(not_kept, self.most_named))
+            .detail("kept", named(kept))
+            .detail("notKept", named(not_kept))
             .detail("totalKept", total_kept)
             .detail("totalNotKept", total_not_kept);
         if let Some(change) = self.change {

@@ -216,15 +216,16 @@ pub(super) fn claim(answer: &Value) -> Claim {
         return if error.to_string().contains("was carried out") { Claim::Unknown } else { Claim::NotMade };
     }
     if result["isError"] != true {
-        // A program ran, and what it changed was not kept.
-        let is_dropped = result["structuredContent"]["value"]["committed"] == false;
+        // A program ran, and nothing that it changed was kept.
+        let is_dropped = result["structuredContent"]["value"]["committed"] == "none";
         return if is_dropped { Claim::NotMade } else { Claim::Made };
     }
     let reply: Value =
         result["content"][0]["text"].as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     match &reply["error"]["details"]["committed"] {
         Value::Bool(true) => Claim::Made,
-        Value::String(_) => Claim::Unknown,
+        Value::String(word) if word == "all" || word == "some" => Claim::Made,
+        Value::String(word) if word == "unknown" => Claim::Unknown,
         _ => Claim::NotMade,
     }
 }

@@ -10,6 +10,8 @@ mod index;
 mod object;
 mod pack;
 mod refs;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::os::fd::{AsFd as _, OwnedFd};

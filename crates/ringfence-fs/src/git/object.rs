@@ -11,7 +11,7 @@ use flate2::read::ZlibDecoder;
 use sha1::{Digest as _, Sha1};
 
 use super::pack::Pack;
-use super::{Budget, Oid, RepositoryFiles, Unreadable, hex, parse_oid};
+use super::{Budget, HeldFile, Oid, RepositoryFiles, Unreadable, hex, parse_oid};
 
 /// An object that is larger is not read: trees and commits are small.
 pub(super) const MOST_OBJECT_BYTES: u64 = 64 << 20;
@@ -68,6 +68,8 @@ pub(crate) struct ObjectStore<'a> {
     files: &'a dyn RepositoryFiles,
     budget: &'a Budget<'a>,
     packs: RefCell<Option<Vec<Pack>>>,
+    /// Packs that were checked object by object, by name.
+    checked: RefCell<BTreeMap<String, bool>>,
 }
 
 /// A path of which two trees have not the same.
@@ -89,7 +91,7 @@ impl<'a> ObjectStore<'a> {
                 return Err(Unreadable("the repository uses another one"));
             }
         }
-        Ok(Self { files, budget, packs: RefCell::new(None) })
+        Ok(Self { files, budget, packs: RefCell::default(), checked: RefCell::default() })
     }
 
     pub(super) fn read(&self, oid: &Oid) -> Result<GitObject, Unreadable> {
@@ -97,8 +99,19 @@ impl<'a> ObjectStore<'a> {
         if object.oid() == *oid { Ok(object) } else { Err(Unreadable("an object is not what its name says")) }
     }
 
-    pub(crate) fn has(&self, oid: &Oid) -> bool {
-        self.read(oid).is_ok()
+    /// Whether there is an object of this name, whatever is in it.
+    pub(crate) fn has(&self, oid: &Oid) -> Result<bool, Unreadable> {
+        if self.open_loose(oid)?.is_some() {
+            return Ok(true);
+        }
+        self.open_packs()?;
+        let packs = self.packs.borrow();
+        for pack in packs.iter().flatten() {
+            if pack.find(oid, self.budget)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(super) fn find(&self, oid: &Oid, depth: usize) -> Result<Option<GitObject>, Unreadable> {
@@ -106,10 +119,7 @@ impl<'a> ObjectStore<'a> {
         if let Some(object) = self.read_loose(oid)? {
             return Ok(Some(object));
         }
-        if self.packs.borrow().is_none() {
-            let packs = Pack::open_all(self.files, self.budget)?;
-            *self.packs.borrow_mut() = Some(packs);
-        }
+        self.open_packs()?;
         let packs = self.packs.borrow();
         for pack in packs.iter().flatten() {
             if let Some(offset) = pack.find(oid, self.budget)? {
@@ -119,11 +129,22 @@ impl<'a> ObjectStore<'a> {
         Ok(None)
     }
 
-    fn read_loose(&self, oid: &Oid) -> Result<Option<GitObject>, Unreadable> {
+    fn open_packs(&self) -> Result<(), Unreadable> {
+        if self.packs.borrow().is_none() {
+            let packs = Pack::open_all(self.files, self.budget)?;
+            *self.packs.borrow_mut() = Some(packs);
+        }
+        Ok(())
+    }
+
+    fn open_loose(&self, oid: &Oid) -> Result<Option<HeldFile>, Unreadable> {
         let name = hex(oid);
         let (directory, file) = name.split_at(2);
-        let path = format!("objects/{directory}/{file}");
-        let Some(file) = self.files.open(path.as_bytes())? else { return Ok(None) };
+        self.files.open(format!("objects/{directory}/{file}").as_bytes())
+    }
+
+    fn read_loose(&self, oid: &Oid) -> Result<Option<GitObject>, Unreadable> {
+        let Some(file) = self.open_loose(oid)? else { return Ok(None) };
         inflate_loose(&file.read_whole(self.budget)?, self.budget).map(Some)
     }
 
@@ -132,8 +153,13 @@ impl<'a> ObjectStore<'a> {
         let text = std::str::from_utf8(path).map_err(|_| Unreadable("an unknown name among the objects"))?;
         if let Some(name) = text.strip_prefix("objects/pack/") {
             let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-            let Some(pack) = Pack::open(self.files, stem, self.budget)? else { return Ok(false) };
-            return pack.is_honest(self, self.budget);
+            if let Some(checked) = self.checked.borrow().get(stem) {
+                return Ok(*checked);
+            }
+            let pack = Pack::open(self.files, stem, self.budget)?;
+            let is_honest = pack.map_or(Ok(false), |pack| pack.is_honest(self, self.budget))?;
+            self.checked.borrow_mut().insert(stem.to_owned(), is_honest);
+            return Ok(is_honest);
         }
         let Some((directory, file)) = text.strip_prefix("objects/").and_then(|name| name.split_once('/')) else {
             return Ok(false);

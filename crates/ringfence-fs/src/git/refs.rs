@@ -1,6 +1,6 @@
 //! Git references: loose files, `packed-refs`, and symbolic ones.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{Budget, Oid, RepositoryFiles, Unreadable, parse_oid};
 
@@ -91,12 +91,23 @@ fn parse_packed(text: &[u8]) -> Result<BTreeMap<Vec<u8>, Oid>, Unreadable> {
     Ok(refs)
 }
 
-/// The objects that each line of a file such as `FETCH_HEAD` begins with, or, of a log, that its second word names.
-pub(crate) fn parse_oids(text: &[u8], word: usize) -> Result<Vec<Oid>, Unreadable> {
-    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let oid = |line: &[u8]| {
-        let mut words = line.split(|byte| byte.is_ascii_whitespace());
-        words.nth(word).and_then(parse_oid).ok_or(Unreadable("a file of references cannot be read"))
-    };
-    lines.map(oid).collect()
+/// The objects that lines name at these words: `FETCH_HEAD` at the first, a log at the first two. A log also says where a
+/// checkout came from, and git goes back there by that name: one that is an object's counts too.
+pub(crate) fn parse_oids(text: &[u8], words: &[usize]) -> Result<BTreeSet<Oid>, Unreadable> {
+    let broken = Unreadable("a file of references cannot be read");
+    let mut oids = BTreeSet::new();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let all: Vec<&[u8]> = line.split(|byte| byte.is_ascii_whitespace()).collect();
+        for word in words {
+            oids.insert(all.get(*word).and_then(|word| parse_oid(word)).ok_or(broken)?);
+        }
+        let message = line.split(|byte| *byte == b'\t').nth(1).unwrap_or_default();
+        let from =
+            message.strip_prefix(b"checkout: moving from ").and_then(|rest| rest.split(|byte| *byte == b' ').next());
+        match from.filter(|from| from.len() >= 4 && from.iter().all(u8::is_ascii_hexdigit)) {
+            Some(from) => oids.insert(parse_oid(from).ok_or(broken)?),
+            None => false,
+        };
+    }
+    Ok(oids)
 }

@@ -250,8 +250,8 @@ impl Comparer<'_> {
     /// What is wrong with one path is no reason to drop the others. What ends the call, or is about all of them, is.
     fn leave_out(&mut self, compared: Result<(), ToolError>, path: &[u8]) -> Result<(), ToolError> {
         let is_about_all = |kind: ErrorKind| {
-            use ErrorKind::{Cancelled, Internal, Io, Timeout, WriteLimit};
-            path.is_empty() || matches!(kind, Cancelled | Internal | Io | Timeout | WriteLimit)
+            use ErrorKind::{Cancelled, Internal, Io, ReadLimit, Timeout, WriteLimit};
+            path.is_empty() || matches!(kind, Cancelled | Internal | Io | ReadLimit | Timeout | WriteLimit)
         };
         match compared {
             Err(error) if !is_about_all(error.kind) => {

@@ -67,28 +67,16 @@ impl Left {
     }
 
     fn refuse_stale(&mut self, stale: &BTreeSet<Vec<u8>>) {
-        if stale.is_empty() {
-            return;
-        }
-        for item in &self.items {
-            let mut line = std::iter::successors(Some(item.path.as_slice()), |path| above(path));
-            if let Some(path) = line.find(|path| stale.contains(*path)) {
-                refuse(&mut self.groups, item.group, changed_below(&shown(&self.mount, path)));
-            }
+        for path in stale {
+            let why = changed_below(&shown(&self.mount, path));
+            self.refuse_at_and_below(path, &why);
         }
     }
 
     /// A path that cannot be committed takes along what is below it, and everything else of its repository.
     fn refuse_unkeepable(&mut self, unkeepable: Vec<Unkeepable>, repositories: &HashMap<Vec<u8>, usize>) {
-        let paths: HashMap<&[u8], &ToolError> =
-            unkeepable.iter().map(|one| (one.path.as_slice(), &one.error)).collect();
-        if !paths.is_empty() {
-            for item in &self.items {
-                let mut line = std::iter::successors(Some(item.path.as_slice()), |path| above(path));
-                if let Some(error) = line.find_map(|path| paths.get(path)) {
-                    refuse(&mut self.groups, item.group, (*error).clone());
-                }
-            }
+        for one in &unkeepable {
+            self.refuse_at_and_below(&one.path, &one.error);
         }
         for one in unkeepable {
             let repository = repository_of(&one.path).and_then(|repository| repositories.get(repository));
@@ -102,6 +90,15 @@ impl Left {
             };
             refuse(&mut self.groups, group, one.error.clone());
             self.unkeepable.push((one, group));
+        }
+    }
+
+    fn refuse_at_and_below(&mut self, path: &[u8], why: &ToolError) {
+        // Items are sorted name by name, so what is in a directory comes right behind it.
+        let first = self.items.partition_point(|item| names(&item.path).lt(names(path)));
+        let items = self.items.iter().skip(first).take_while(|item| is_at_or_below(&item.path, path));
+        for item in items {
+            refuse(&mut self.groups, item.group, why.clone());
         }
     }
 
@@ -176,13 +173,22 @@ impl Left {
             item.directory_mode().is_some_and(|mode| mode & 0o300 == 0o300 && was & 0o300 != 0o300)
         };
         let is_needed = |item: &Item| item.is_new_directory() || opens(item);
-        let needed = self.items.iter().enumerate().filter(|(_, item)| is_needed(item));
-        let needed: HashMap<&[u8], usize> = needed.map(|(index, item)| (item.path.as_slice(), index)).collect();
-        let parent = |item: &Item| {
-            let mut line = std::iter::successors(above(&item.path), |path| above(path));
-            line.find_map(|path| needed.get(path).copied())
-        };
-        self.items.iter().map(parent).collect()
+        // The needed directories that the item is in, the innermost last. A directory comes before what is in it.
+        let mut above: Vec<usize> = Vec::new();
+        let mut parents = Vec::with_capacity(self.items.len());
+        for (at, item) in self.items.iter().enumerate() {
+            let is_above = |index: &usize| {
+                self.items.get(*index).is_some_and(|directory| is_at_or_below(&item.path, &directory.path))
+            };
+            while above.last().is_some_and(|index| !is_above(index)) {
+                above.pop();
+            }
+            parents.push(above.last().copied());
+            if is_needed(item) {
+                above.push(at);
+            }
+        }
+        parents
     }
 
     fn follow_parents(&mut self, parents: &[Option<usize>]) {
@@ -247,7 +253,8 @@ pub(super) fn repository_of(path: &[u8]) -> Option<&[u8]> {
     let mut end = 0;
     for name in path.split(|byte| *byte == b'/') {
         end += name.len();
-        if alike(name).is_some_and(|name| name == ".git") {
+        // However it is spelled, it begins with a dot and is short.
+        if name.starts_with(b".") && name.len() <= 16 && alike(name).is_some_and(|name| name == ".git") {
             return path.get(..end);
         }
         end += 1;
@@ -255,8 +262,12 @@ pub(super) fn repository_of(path: &[u8]) -> Option<&[u8]> {
     None
 }
 
-fn above(path: &[u8]) -> Option<&[u8]> {
-    Some(split(path).0).filter(|above| !above.is_empty())
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/')
+}
+
+fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 fn refuse(groups: &mut [ChangeGroup], group: usize, why: ToolError) {

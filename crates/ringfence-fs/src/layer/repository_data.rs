@@ -90,7 +90,8 @@ enum FileClass {
     PseudoRef,
     PackedRefs,
     Index,
-    StashLog,
+    /// What a reference stood for, line by line.
+    Log,
     /// Text and numbers that lead nowhere.
     Plain,
     /// Settings, hooks, lists of commands, and every name that is not known.
@@ -111,10 +112,11 @@ impl FileClass {
             ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE" | "MERGE_RR" | "shallow"] => Self::Plain,
             ["MERGE_AUTOSTASH" | "AUTO_MERGE"] => Self::PseudoRef,
             [name] if name.ends_with("_HEAD") => Self::PseudoRef,
-            ["refs", "replace", ..] => Self::Other,
+            // However a file system that folds cases would take it.
+            ["refs", kind, ..] if kind.eq_ignore_ascii_case("replace") => Self::Other,
             ["refs", ..] => Self::Reference,
-            ["logs", "refs", "stash"] => Self::StashLog,
-            ["logs" | "rr-cache", ..] => Self::Plain,
+            ["logs", ..] => Self::Log,
+            ["rr-cache", ..] => Self::Plain,
             ["objects", directory] if is_hex(directory, 2) => Self::Plain,
             ["objects", directory, file] if is_hex(directory, 2) && is_hex(file, 38) => Self::Object,
             ["objects", "pack" | "info"] | ["objects", "info", "packs"] | ["info", "refs"] => Self::Plain,
@@ -234,8 +236,8 @@ impl<'a> Judge<'a> {
             FileClass::Head => view.new_refs.resolve(b"HEAD").and_then(|new| view.compare(new, view.old_head)),
             FileClass::Reference => self.reference_differences(path, view),
             FileClass::PackedRefs => view.packed_differences(),
-            FileClass::PseudoRef => self.lines(path, 0).and_then(|oids| view.new_differences(&oids)),
-            FileClass::StashLog => self.lines(path, 1).and_then(|oids| view.new_differences(&oids)),
+            FileClass::PseudoRef => self.lines(path, &[0]).and_then(|oids| view.new_differences(&oids)),
+            FileClass::Log => self.lines(path, &[0, 1]).and_then(|oids| view.new_differences(&oids)),
             FileClass::Plain => Ok(Vec::new()),
             FileClass::Other => return DataVerdict::Protected,
         };
@@ -259,22 +261,21 @@ impl<'a> Judge<'a> {
             Some(old) => {
                 let mut paths = view.compare(Some(new), Some(old))?;
                 if path == b"refs/stash" {
-                    paths.extend(view.new_differences(&[new])?);
+                    paths.extend(view.new_differences(&BTreeSet::from([new]))?);
                 }
                 Ok(paths)
             }
-            None => view.new_differences(&[new]),
+            None => view.new_differences(&BTreeSet::from([new])),
         }
     }
 
     /// The objects that the lines of a file name, and did not before.
-    fn lines(&self, path: &[u8], word: usize) -> Result<Vec<Oid>, Unreadable> {
+    fn lines(&self, path: &[u8], words: &[usize]) -> Result<BTreeSet<Oid>, Unreadable> {
         let read = |files: &dyn RepositoryFiles| match files.open(path)? {
-            Some(file) => parse_oids(&file.read_whole(self.budget)?, word),
-            None => Ok(Vec::new()),
+            Some(file) => parse_oids(&file.read_whole(self.budget)?, words),
+            None => Ok(BTreeSet::new()),
         };
-        let before: HashSet<Oid> = read(&self.old)?.into_iter().collect();
-        Ok(read(&self.new)?.into_iter().filter(|oid| !before.contains(oid)).collect())
+        Ok(&read(&self.new)? - &read(&self.old)?)
     }
 
     /// The index before and after; nothing where there was none and is none.
@@ -313,7 +314,7 @@ impl<'a> Judge<'a> {
             match entry {
                 _ if moves_worktree => true,
                 None => item.now.is_none() || (1..4).any(|stage| new.entries.contains_key(&(path.to_vec(), stage))),
-                Some(entry) => item.now.is_some() && view.old.has(&entry.oid),
+                Some(entry) => item.now.is_some() && view.old.has(&entry.oid) == Ok(true),
             }
         };
         self.left.items.iter().filter(is_tied).map(|item| item.path.clone()).collect()
@@ -331,7 +332,7 @@ impl View<'_> {
     }
 
     /// The same for objects that nothing stood for before. A stash has more than one tree: all of them count.
-    fn new_differences(&self, oids: &[Oid]) -> Result<Vec<Vec<u8>>, Unreadable> {
+    fn new_differences(&self, oids: &BTreeSet<Oid>) -> Result<Vec<Vec<u8>>, Unreadable> {
         let mut paths = Vec::new();
         for oid in oids.iter().filter(|oid| !self.old_values.contains(*oid) && oid.iter().any(|byte| *byte != 0)) {
             paths.extend(self.compare(Some(*oid), None)?);
@@ -348,7 +349,7 @@ impl View<'_> {
         let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
         let mut paths = Vec::new();
         for (name, oid) in new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)) {
-            if name.starts_with(b"refs/replace/") {
+            if name.get(..13).is_some_and(|start| start.eq_ignore_ascii_case(b"refs/replace/")) {
                 return Err(Unreadable("an object is replaced"));
             }
             let before = self.old_refs.resolve(name)?;
@@ -357,7 +358,7 @@ impl View<'_> {
             }
             paths.extend(match before {
                 Some(before) => self.compare(Some(*oid), Some(before))?,
-                None => self.new_differences(&[*oid])?,
+                None => self.new_differences(&BTreeSet::from([*oid]))?,
             });
         }
         Ok(paths)

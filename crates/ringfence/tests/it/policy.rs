@@ -516,6 +516,40 @@ fn a_decision_is_explained_and_nothing_happens() {
     );
     check(
         &[],
+        "run_code",
+        json!({"language": "bash", "code": "rm -r notes"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - run `bash`: allow by the rule `preset` in the layer preset
+        each change that the program leaves is then judged like a change by any other tool:
+        - create a file: kept (allow by the rule `preset` in the layer preset)
+        - overwrite a file: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
+        - delete a file or directory: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
+        - create a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete what is too large to be kept for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
+    "#]],
+    );
+    check(
+        &["--preset", "read-only"],
+        "run_code",
+        json!({"language": "bash", "code": "true"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - run `bash`: allow by the rule `preset` in the layer preset
+        each change that the program leaves is then judged like a change by any other tool:
+        - create a file: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite a file: not kept (deny by the rule `preset read-only` in the layer preset)
+        - delete a file or directory: not kept (deny by the rule `preset read-only` in the layer preset)
+        - create a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite or delete a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite or delete what is too large to be kept for undo: not kept (deny by the rule `preset read-only` in the layer preset)
+    "#]],
+    );
+    check(
+        &[],
         "move_file",
         json!({"from": "README.md", "to": "docs/a.md", "overwrite": true}),
         expect![[r#"
@@ -623,7 +657,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
-          { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }  # not about what a program did in its jail, which is undone as one
+          { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
           { name = "other host", decision = "ask", effect = "fetch", mount = "net", because = "a host that no rule allows" }
           { name = "search", decision = "allow", effect = "fetch", mount = "search" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }

@@ -1,7 +1,9 @@
 //! What is kept of a program's changes, group by group: under every preset, with every answer, and what is said of it.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::{Strategy as _, any, prop};
@@ -9,7 +11,10 @@ use proptest::test_runner::{Config, TestRunner};
 use ringfence::config::{Flags, load};
 use ringfence::wire::wire_heard;
 use ringfence_agent::{Fate, Ledger, Tap};
-use ringfence_kernel::{AuditLost, AuditSink, Moment, Preset, Record, ToolCall};
+use ringfence_kernel::{
+    Answered, Approval, ApprovalRequest, Approver, Assurance, AuditLost, AuditSink, Moment, Preset, Principal, Record,
+    ToolCall, Word,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -162,6 +167,40 @@ fn what_is_kept_is_one_change_and_undone_as_one() {
     assert_eq!(site.read("n1"), "x\n");
     assert_eq!(site.run(&["undo", change]).code, Some(0));
     assert_eq!(site.tree(), before);
+}
+
+/// Somebody who changes a file while they are asked, and then says yes.
+#[derive(Debug)]
+struct Meddler(std::path::PathBuf);
+
+impl Approver for Meddler {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+        std::fs::write(&self.0, "theirs\n").unwrap();
+        let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
+        Box::pin(std::future::ready(Word::Now(Answered { response: answer(true), approval })))
+    }
+}
+
+#[test]
+fn what_changes_while_a_person_is_asked_is_withheld_and_the_rest_is_kept() {
+    let site = site();
+    let environment = site.environment();
+    let workspace = Some(site.workspace.to_str().unwrap().to_owned());
+    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
+    let (meddler, ears) = (Meddler(site.workspace.join("a.md")), Ears::default());
+    let wired = wire_heard(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
+    let code = bash("echo x > a.md; echo x > b.md; echo x > new.md");
+    let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: code.to_string() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+    let reply: Value = serde_json::from_str(&reply.text).unwrap();
+    let settled = Settled::of(&reply);
+    assert_eq!(reply["error"]["code"], "CONFLICT", "{reply}");
+    assert_eq!((settled.committed.as_str(), settled.kept), ("some", vec!["b.md".to_owned(), "new.md".to_owned()]));
+    assert_eq!([site.read("a.md"), site.read("b.md")], ["theirs\n", "x\n"]);
+    let ledger = ears.tap.ledger();
+    assert_eq!(ledger.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["b.md", "new.md"]);
+    assert_eq!(ledger.commands[0].not_kept, ["a.md"]);
 }
 
 /// A ledger, and every record that it was made of.

@@ -17,7 +17,12 @@ const END: &str = "<!-- /presets -->\n";
 fn calls() -> Vec<(&'static str, &'static str, Value)> {
     let run = |code: &str| json!({"language": "bash", "code": code});
     vec![
-        ("list, search, read a file", "read_file", json!({"path": "a.md"})),
+        ("list a directory", "list_directory", json!({"path": "."})),
+        ("find files", "find_files", json!({"path": ".", "glob": "*.md"})),
+        ("search files", "search_files", json!({"path": ".", "pattern": "old"})),
+        ("look at a file's size and times", "get_file_info", json!({"path": "a.md"})),
+        ("list changes", "list_changes", json!({})),
+        ("read a file", "read_file", json!({"path": "a.md"})),
         ("read a secret", "read_file", json!({"path": ".env"})),
         ("create a file", "write_file", json!({"path": "new.md", "content": "x"})),
         ("create a directory", "create_directory", json!({"path": "new"})),

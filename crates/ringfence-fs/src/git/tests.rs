@@ -1,0 +1,178 @@
+//! Repositories that git made, read as git reads them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use proptest::prelude::{any, proptest};
+use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+
+use super::{Budget, GitIndex, HeldFile, ObjectStore, RefStore, RepositoryFiles, Unreadable};
+
+struct Directory(PathBuf);
+
+impl RepositoryFiles for Directory {
+    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable> {
+        let path = self.0.join(std::str::from_utf8(path).unwrap());
+        match fs::metadata(&path) {
+            Ok(about) if about.is_file() => {
+                let fd = fs::File::open(path).unwrap().into();
+                Ok(Some(HeldFile { fd, size: about.len() }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let Ok(entries) = fs::read_dir(self.0.join(std::str::from_utf8(path).unwrap())) else { return Ok(Vec::new()) };
+        Ok(entries.map(|entry| entry.unwrap().file_name().into_encoded_bytes()).collect())
+    }
+}
+
+#[track_caller]
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.current_dir(directory).args(["-c", "user.name=a", "-c", "user.email=b"]).args(arguments);
+    let output = command.env("HOME", directory).env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A repository with a few commits, in which everything is loose.
+fn repository() -> tempfile::TempDir {
+    let made = tempfile::tempdir().unwrap();
+    git(made.path(), &["init", "-q", "-b", "main"]);
+    for round in 0..6u32 {
+        fs::create_dir_all(made.path().join(format!("d{}/deep", round % 3))).unwrap();
+        let long: String = (0..200 + round).map(|line| format!("line {line} of a long text\n")).collect();
+        fs::write(made.path().join("long.txt"), long).unwrap();
+        fs::write(made.path().join(format!("d{}/deep/f{round}", round % 3)), round.to_string()).unwrap();
+        if round == 4 {
+            fs::remove_dir_all(made.path().join("d0")).unwrap();
+        }
+        git(made.path(), &["add", "-A"]);
+        git(made.path(), &["commit", "-qm", &round.to_string()]);
+        git(made.path(), &["tag", "-a", "-m", "x", &format!("v{round}")]);
+    }
+    made
+}
+
+/// What differs between every two versions is what git says, and every file of the objects is honest.
+#[track_caller]
+fn check(made: &Path) {
+    let files = Directory(made.join(".git"));
+    let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    let budget = Budget::new(&cx);
+    let (store, refs) = (ObjectStore::open(&files, &budget).unwrap(), RefStore::open(&files, &budget).unwrap());
+    let tree = |version: u32| {
+        let oid = refs.resolve(format!("refs/tags/v{version}").as_bytes()).unwrap().unwrap();
+        store.tree_of(&oid).unwrap()
+    };
+    for (old, new) in [(0, 1), (1, 5), (5, 0), (3, 4)] {
+        let arguments = ["diff-tree", "-r", "-t", "--name-only", &format!("v{old}"), &format!("v{new}")];
+        let expected: BTreeSet<Vec<u8>> = git(made, &arguments).lines().map(|line| line.as_bytes().to_vec()).collect();
+        let found = store.differences(Some(tree(new)), &[tree(old)]).unwrap();
+        assert_eq!(found.into_iter().map(|one| one.path).collect::<BTreeSet<_>>(), expected, "{old} {new}");
+    }
+    for name in files.names(b"objects/pack").unwrap() {
+        let path = [b"objects/pack/".as_slice(), &name].concat();
+        assert_eq!(store.is_honest(&path), Ok(true), "{}", String::from_utf8_lossy(&path));
+    }
+    let expected: Vec<Vec<u8>> = git(made, &["ls-files"]).lines().map(|line| line.as_bytes().to_vec()).collect();
+    let index = GitIndex::parse(&fs::read(made.join(".git/index")).unwrap()).unwrap();
+    assert_eq!(index.entries.keys().map(|(path, _)| path.clone()).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn loose_objects_packs_with_deltas_and_every_version_of_an_index_are_read() {
+    let made = repository();
+    check(made.path());
+    for arguments in [
+        &["update-index", "--index-version", "4"][..],
+        &["repack", "-qadf", "--depth=50"],
+        &["pack-refs", "--all"],
+        &["update-index", "--index-version", "2"],
+        &["-c", "repack.useDeltaBaseOffset=false", "repack", "-qadf"],
+    ] {
+        git(made.path(), arguments);
+        check(made.path());
+    }
+}
+
+#[test]
+fn an_index_that_has_cached_another_tree_than_its_entries_make_is_not_read() {
+    let made = repository();
+    let path = made.path().join(".git/index");
+    let honest = fs::read(&path).unwrap();
+    let at = honest.windows(4).position(|window| window == b"TREE").unwrap();
+    // The tree of the root is behind its name, its counts and a newline.
+    let oid = at + 8 + honest[at + 8..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let mut lying = honest.clone();
+    lying[oid] ^= 1;
+    assert!(GitIndex::parse(&honest).is_ok());
+    assert_eq!(
+        GitIndex::parse(&lying).unwrap_err(),
+        Unreadable("the index has cached a tree that its entries do not make")
+    );
+}
+
+#[test]
+fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
+    let made = repository();
+    git(made.path(), &["repack", "-qadf"]);
+    let files = Directory(made.path().join(".git"));
+    let names = files.names(b"objects/pack").unwrap();
+    let name = names.iter().find(|name| name.ends_with(b".idx")).unwrap();
+    let path = made.path().join(".git/objects/pack").join(std::str::from_utf8(name).unwrap());
+    let mut index = fs::read(&path).unwrap();
+    let count = u32::from_be_bytes(index[8 + 255 * 4..8 + 256 * 4].try_into().unwrap()) as usize;
+    // Two objects change places.
+    let offsets = 8 + 1024 + count * 24;
+    for byte in 0..4 {
+        index.swap(offsets + byte, offsets + 4 + byte);
+    }
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, index).unwrap();
+    let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
+    let cx = Context::new(&limits, Pace::Patient, &signal);
+    let budget = Budget::new(&cx);
+    let store = ObjectStore::open(&files, &budget).unwrap();
+    assert_eq!(store.is_honest(&[b"objects/pack/".as_slice(), name].concat()), Ok(false));
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_a_program_writes_panics(bytes: Vec<u8>, edits: Vec<(u16, u8)>, version in any::<bool>()) {
+        let mut index = b"DIRC\0\0\0\x02\0\0\0\x01".to_vec();
+        index[7] = if version { 4 } else { 2 };
+        index.extend([0; 62]);
+        index.extend(b"path\0\0\0\0\0\0TREE\0\0\0\x19\x001 0\n");
+        index.extend(&bytes);
+        for (at, byte) in edits {
+            let at = usize::from(at) % index.len();
+            index[at] = byte;
+        }
+        let _ = GitIndex::parse(&index);
+        let _ = GitIndex::parse(&bytes);
+        let _ = super::parse_oids(&bytes, &[0, 1]);
+        let made = tempfile::tempdir().unwrap();
+        let pack = made.path().join("objects/pack");
+        fs::create_dir_all(&pack).unwrap();
+        let mut idx = b"\xfftOc\0\0\0\x02".to_vec();
+        idx.extend((0..256u32).flat_map(|_| 1u32.to_be_bytes()));
+        idx.extend([0; 20 + 4]);
+        idx.extend(12u32.to_be_bytes());
+        fs::write(pack.join("pack-x.idx"), idx).unwrap();
+        fs::write(pack.join("pack-x.pack"), [b"PACK\0\0\0\x02\0\0\0\x01".as_slice(), &bytes].concat()).unwrap();
+        fs::write(made.path().join("packed-refs"), &bytes).unwrap();
+        let files = Directory(made.path().to_owned());
+        let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
+        let cx = Context::new(&limits, Pace::Patient, &signal);
+        let budget = Budget::new(&cx);
+        let _ = RefStore::open(&files, &budget);
+        let store = ObjectStore::open(&files, &budget).unwrap();
+        let _ = store.is_honest(b"objects/pack/pack-x.idx");
+    }
+}
