@@ -20,6 +20,7 @@ mod ignore_rules;
 mod journal;
 mod known;
 mod layer;
+mod links;
 mod locks;
 mod missing;
 mod mount;
