@@ -10,6 +10,7 @@ mod audit;
 mod batch;
 mod batch_note;
 mod content;
+mod credentials;
 mod diff;
 mod digest;
 mod fault;

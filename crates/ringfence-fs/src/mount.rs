@@ -154,10 +154,13 @@ impl Spot {
     pub(crate) fn place_of(&self, file: &mut Opened, cx: &Context<'_>) -> Result<Place, ToolError> {
         let mut place = self.place(file.resolved.take());
         let (named, at) = (place.sensitive(), At::open(&file.fd));
-        place.sensitivity = match cx.pace {
-            Pace::Patient => self.mount.weigh(named, at, &file.stamp),
-            Pace::Quick => self.mount.weigh_quickly(named, at, &file.stamp).ok_or_else(|| cx.stall())?,
+        let real = place.resolved.as_deref().unwrap_or(&place.given);
+        let name = real.rsplit('/').next().unwrap_or_default().as_bytes();
+        let sensitivity = match cx.pace {
+            Pace::Patient => self.mount.weigh_called(name, named, at, &file.stamp),
+            Pace::Quick => self.mount.weigh_quickly(name, named, at, &file.stamp).ok_or_else(|| cx.stall())?,
         };
+        place.sensitivity = sensitivity;
         Ok(place)
     }
 
