@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, entry_sensitivity, sensitivity};
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::again::{fstat, pread, statx, write};
+use crate::credentials::{has_credential, may_hold_credential};
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
@@ -188,9 +189,19 @@ impl Known {
 impl Mount {
     /// What a file is, by the names that it has here and by those that it had. What its names say is remembered.
     pub(crate) fn weigh(&self, named: Sensitivity, at: At<'_>, stamp: &Stamp) -> Sensitivity {
+        self.weigh_called(at.name, named, at, stamp)
+    }
+
+    /// The same for a file that is open already and has this name.
+    pub(crate) fn weigh_called(&self, name: &[u8], named: Sensitivity, at: At<'_>, stamp: &Stamp) -> Sensitivity {
         if stamp.kind != Kind::File {
             return Sensitivity::default();
         }
+        let named = if named.secret || !may_hold_credential(name) {
+            named
+        } else {
+            named.or(Sensitivity { secret: self.holds_credential(at, stamp), protected: false })
+        };
         if !named.is_any() {
             return self.known.recall(at, stamp);
         }
@@ -200,8 +211,29 @@ impl Mount {
     }
 
     /// The same for a call that must not wait. Nothing if it would have to.
-    pub(crate) fn weigh_quickly(&self, named: Sensitivity, at: At<'_>, stamp: &Stamp) -> Option<Sensitivity> {
-        self.known.is_settled(named, stamp.id).then(|| self.weigh(named, at, stamp))
+    pub(crate) fn weigh_quickly(
+        &self,
+        name: &[u8],
+        named: Sensitivity,
+        at: At<'_>,
+        stamp: &Stamp,
+    ) -> Option<Sensitivity> {
+        let settled = self.known.is_settled(named, stamp.id) && !may_hold_credential(name);
+        settled.then(|| self.weigh(named, at, stamp))
+    }
+
+    /// Looks into a file of settings. One that cannot be looked into is taken for what its name says.
+    fn holds_credential(&self, at: At<'_>, stamp: &Stamp) -> bool {
+        const MOST_READ: usize = 64 << 10;
+        let opened = if at.name.is_empty() {
+            at.fd.try_clone_to_owned().ok()
+        } else {
+            self.open_at(at.fd, at.name, OFlags::RDONLY).ok()
+        };
+        let Some(file) = opened else { return false };
+        let mut bytes = vec![0; usize::try_from(stamp.size).unwrap_or(MOST_READ).min(MOST_READ)];
+        let length = pread(&file, &mut bytes, 0).unwrap_or(0);
+        has_credential(&String::from_utf8_lossy(&bytes[..length]))
     }
 
     /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
@@ -390,7 +422,7 @@ mod tests {
 
     #[test]
     fn the_last_names_are_enough_for_every_rule() {
-        assert_eq!(last_names("a/b/c/d/e"), "c/d/e");
+        assert_eq!(last_names("a/b/c/d/e"), "b/c/d/e");
         assert_eq!(last_names("a/b"), "a/b");
     }
 }

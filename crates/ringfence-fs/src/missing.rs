@@ -4,8 +4,9 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use ringfence_kernel::{ErrorKind, Pace, ToolError, nearest};
+use ringfence_kernel::{Alternatives, ErrorKind, Pace, Place, ToolError};
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 
@@ -45,6 +46,7 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
     {
         return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
     }
+    let resolved = directory.resolved;
     // `cap-std` gives a descriptor that cannot be listed.
     let Ok(directory) = listing(directory.fd.as_fd()) else { return error };
     let mut names = Vec::new();
@@ -59,14 +61,17 @@ fn explain_missing(spot: &Spot, error: ToolError) -> ToolError {
             break;
         }
     }
-    // White space around a name is what models add most, and escaped it would look like letters.
-    match nearest(&String::from_utf8_lossy(name), names.iter().map(String::as_str)) {
-        Some(guess) => match above(spot) {
-            "" => error.hint(&format!("did you mean `{guess}`?")),
-            above => error.hint(&format!("did you mean `{above}/{guess}`?")),
+    let alternatives = Alternatives {
+        // White space around a name is what models add most, and escaped it would look like letters.
+        meant: String::from_utf8_lossy(name).into_owned(),
+        names,
+        directory: Place { given: parent.shown(), resolved, mount: Arc::clone(&spot.mount.alias), ..Place::default() },
+        shown_above: match above(spot) {
+            "" => String::new(),
+            above => format!("{above}/"),
         },
-        None => error,
-    }
+    };
+    ToolError { alternatives: Some(Box::new(alternatives)), ..error }
 }
 
 /// The directory of a path, as replies say it; nothing for one in the workspace itself.

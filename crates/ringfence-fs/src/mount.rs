@@ -88,20 +88,18 @@ pub(crate) struct Opened {
 }
 
 impl Sought for Spot {
-    /// With links followed as far as there is something: they do not lead around a rule about what is behind them.
-    fn whereabouts(&self) -> Place {
-        let (mut above, mut below) = (self.path.clone(), String::new());
-        while let Some((parent, name)) = above.split() {
-            below = if below.is_empty() { show(name) } else { format!("{}/{below}", show(name)) };
-            if let Ok(found) = self.mount.lookup(&parent, PLACE | OFlags::DIRECTORY, Pace::Patient) {
-                return self.place(found.resolved.map(|directory| match directory.as_str() {
-                    "." => below,
-                    directory => format!("{directory}/{below}"),
-                }));
-            }
-            above = parent;
+    /// With links followed as far as there is something: they do not lead around a rule about what is behind them. The
+    /// last one is followed to its target, whether there is something or not.
+    fn whereabouts(&self) -> Vec<Place> {
+        const MOST_LINKS: usize = 8;
+        let mut places = Vec::new();
+        let mut next = Some(self.path.clone());
+        while let Some(path) = next.take().filter(|_| places.len() <= MOST_LINKS) {
+            let (real, target) = self.mount.real_parent(&path).unzip();
+            places.push(self.place(real.filter(|real| *real != self.path.shown())));
+            next = target.flatten();
         }
-        self.place(None)
+        places
     }
 }
 
@@ -154,10 +152,13 @@ impl Spot {
     pub(crate) fn place_of(&self, file: &mut Opened, cx: &Context<'_>) -> Result<Place, ToolError> {
         let mut place = self.place(file.resolved.take());
         let (named, at) = (place.sensitive(), At::open(&file.fd));
-        place.sensitivity = match cx.pace {
-            Pace::Patient => self.mount.weigh(named, at, &file.stamp),
-            Pace::Quick => self.mount.weigh_quickly(named, at, &file.stamp).ok_or_else(|| cx.stall())?,
+        let real = place.resolved.as_deref().unwrap_or(&place.given);
+        let name = real.rsplit('/').next().unwrap_or_default().as_bytes();
+        let sensitivity = match cx.pace {
+            Pace::Patient => self.mount.weigh_called(name, named, at, &file.stamp),
+            Pace::Quick => self.mount.weigh_quickly(name, named, at, &file.stamp).ok_or_else(|| cx.stall())?,
         };
+        place.sensitivity = sensitivity;
         Ok(place)
     }
 
@@ -182,6 +183,27 @@ impl Spot {
 }
 
 impl Mount {
+    /// A path with the links above its last name followed, as far as there is something; and where that name leads, if it is
+    /// a relative link itself.
+    fn real_parent(&self, path: &GuestPath) -> Option<(String, Option<GuestPath>)> {
+        let (mut above, mut below) = (path.clone(), Vec::new());
+        while let Some((parent, name)) = above.split() {
+            below = if below.is_empty() { name.to_vec() } else { [name, b"/", &below].concat() };
+            if let Ok(found) = self.lookup(&parent, PLACE | OFlags::DIRECTORY, Pace::Patient) {
+                let directory = found.resolved.map_or_else(|| parent.as_bytes().to_vec(), |name| read_back(&name));
+                let join = |rest: &[u8]| match directory.as_slice() {
+                    b"." => rest.to_vec(),
+                    directory => [directory, b"/", rest].concat(),
+                };
+                let target =
+                    readlinkat(&found.fd, below.as_slice()).ok().filter(|target| !target.to_bytes().starts_with(b"/"));
+                return Some((show(&join(&below)), target.map(|target| GuestPath::real(&join(target.to_bytes())))));
+            }
+            above = parent;
+        }
+        None
+    }
+
     /// A path below the root, as replies say it.
     pub(crate) fn shown(&self, path: &str) -> String {
         if self.named { format!("@{}/{path}", self.alias) } else { path.to_owned() }

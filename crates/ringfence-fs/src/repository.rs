@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
 
-use crate::journal::{Effect, Source, below, open_straight, split};
+use crate::journal::{Effect, Form, Source, State, below, open_straight, split};
 use crate::mount::{Mount, look};
 use crate::name::{read_back, show};
 
@@ -39,8 +39,9 @@ enum TreeAfter<'a> {
     /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
     /// directory for commands is taken for one, whether it exists or not.
     Files(HashMap<&'a [u8], bool>),
-    /// What the journal is going to have about it.
-    Effects(&'a [Effect]),
+    /// What the journal is going to have about it, as far as a repository can come from that: very many files are changed at
+    /// once, and each directory is asked about all of them.
+    Effects(Vec<&'a Effect>),
 }
 
 impl<'a> Repositories<'a> {
@@ -59,7 +60,17 @@ impl<'a> Repositories<'a> {
 
     /// The workspace after a change that the journal describes so.
     pub(crate) fn after(mount: &'a Mount, effects: &'a [Effect]) -> Self {
-        Self { mount, after: TreeAfter::Effects(effects), known: HashMap::new() }
+        let is_directory = |state: &State| state.kind == Form::Directory;
+        let is_telling = |effect: &&Effect| match effect {
+            Effect::Moved { .. } => true,
+            Effect::Created { path, after: state, .. }
+            | Effect::Removed { path, before: state, .. }
+            | Effect::Replaced { path, after: state, .. } => {
+                is_directory(state) || is_repository_piece(split(path.as_bytes()).1)
+            }
+            Effect::Appended { .. } | Effect::Lost { .. } | Effect::Mode { .. } => false,
+        };
+        Self { mount, after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()), known: HashMap::new() }
     }
 
     /// Whether a path lies in one.
@@ -124,7 +135,7 @@ impl<'a> Repositories<'a> {
     }
 
     /// Goes through the effects from the last to the first, to where what will be at a path is now.
-    fn is_left_by(&self, effects: &[Effect], mut path: Vec<u8>) -> bool {
+    fn is_left_by(&self, effects: &[&Effect], mut path: Vec<u8>) -> bool {
         for effect in effects.iter().rev() {
             match effect {
                 Effect::Created { path: at, image, .. } => {
@@ -138,9 +149,7 @@ impl<'a> Repositories<'a> {
                     }
                 }
                 Effect::Removed { path: at, .. } if below(&path, &read_back(at)).is_some() => return false,
-                Effect::Replaced { path: at, .. } | Effect::Appended { path: at, .. } if path == read_back(at) => {
-                    return true;
-                }
+                Effect::Replaced { path: at, .. } if path == read_back(at) => return true,
                 Effect::Moved { from, to, .. } => {
                     let (from, to) = (read_back(from), read_back(to));
                     if path.eq_ignore_ascii_case(&to) {

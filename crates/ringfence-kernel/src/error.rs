@@ -9,6 +9,8 @@ use std::convert::Infallible;
 
 use serde_json::{Map, Value};
 
+use crate::{Place, nearest};
+
 /// The one error taxonomy. Every kind is recoverable: the model gets it as a reply and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -109,16 +111,44 @@ pub struct ToolError {
     /// Which argument the error is about, in the caller's own spelling.
     pub field: Option<&'static str>,
     pub details: Map<String, Value>,
+    /// What may have been meant instead. The road names the nearest that the caller may list, and no other.
+    pub alternatives: Option<Box<Alternatives>>,
+}
+
+/// Names beside one that does not exist.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternatives {
+    /// The name that does not exist.
+    pub meant: String,
+    pub names: Vec<String>,
+    /// The directory that has them.
+    pub directory: Place,
+    /// What replies say before each of them.
+    pub shown_above: String,
 }
 
 impl ToolError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, details: Map::new() }
+        Self { kind, message: message.into(), field: None, details: Map::new(), alternatives: None }
     }
 
     /// The arguments are of the right shape, but `field` has a value that cannot be meant.
     pub fn invalid(field: &'static str, problem: &str) -> Self {
         Self { field: Some(field), ..Self::new(ErrorKind::InvalidArgs, format!("{field} {problem}")) }
+    }
+
+    /// Says what may have been meant, as far as `may_list` allows.
+    #[must_use]
+    pub(crate) fn name_alternative(mut self, may_list: impl Fn(&Place) -> bool) -> Self {
+        let Some(alternatives) = self.alternatives.take() else { return self };
+        let Alternatives { meant, mut names, directory, shown_above } = *alternatives;
+        while let Some(guess) = nearest(&meant, names.iter().map(String::as_str)).map(str::to_owned) {
+            if may_list(&directory.below(&guess)) {
+                return self.hint(&format!("did you mean `{shown_above}{guess}`?"));
+            }
+            names.retain(|name| *name != guess);
+        }
+        self
     }
 
     #[must_use]

@@ -26,7 +26,7 @@ use crate::tally::Tally;
 use crate::trip::{Asked, Covered, Leg, Trip, guarded, too_late};
 use crate::turn::Turns;
 use crate::{
-    Abandon, Approver, AuditLost, AuditSink, Desk, ErrorKind, Listener, Origin, Policy, Principal, Scope, Session,
+    Abandon, Approver, AuditLost, AuditSink, Bit, Desk, ErrorKind, Listener, Origin, Policy, Principal, Scope, Session,
     Signal, Store, StoreLost, ToolError,
 };
 
@@ -141,6 +141,10 @@ impl Host {
     }
 
     pub(crate) fn trip(&self, session: &Arc<Session>, call: ToolCall) -> Trip {
+        // What other programs say about their tools was read by whoever chose this one.
+        if session.catalog.has_foreign() {
+            session.bits.raise(Bit::SawUntrusted);
+        }
         Trip {
             parts: Arc::clone(&self.parts),
             directories: Arc::clone(&self.directories),

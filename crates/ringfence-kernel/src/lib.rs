@@ -47,7 +47,7 @@ pub use ask::Suspended;
 pub use bits::{Bit, BitSet, Bits};
 pub use desk::{Desk, DeskError};
 pub use dialect::{Dialect, Notes};
-pub use error::{ErrorKind, ToolError};
+pub use error::{Alternatives, ErrorKind, ToolError};
 pub use explain::{Explained, ExplainedChange, Explanation};
 pub use face::{Declared, Definition, Face};
 pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket, Word};

@@ -140,6 +140,11 @@ impl Catalog {
         self.openai_functions().into_iter().map(|function| json!({"type": "function", "function": function})).collect()
     }
 
+    /// Whether tools of other programs are among them, in the words of those.
+    pub(crate) fn has_foreign(&self) -> bool {
+        self.list().any(|definition| comes_and_goes(&definition.name))
+    }
+
     /// Whether a tool of the session has this name too, in whatever dialect.
     pub(crate) fn is_called(&self, tool: &str, wanted: &str) -> bool {
         is_called(tool, wanted) || self.offer(tool).is_some_and(|offer| is_one_of(offer.names(), wanted))

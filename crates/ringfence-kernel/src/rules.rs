@@ -208,9 +208,10 @@ fn verdict(layer: Layer, rule: &Rule, touch: &Touch, seen: &Seen<'_>, tool: &str
     let because = named_program(rule, touch).or_else(|| rule.because.clone());
     let (reason, assurance) = match rule.decision {
         Decision::Allow => (because.unwrap_or_default(), Assurance::None),
-        Decision::Ask => {
-            (sentence(layer, rule, because.as_deref(), &would()), rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)))
-        }
+        Decision::Ask => (
+            sentence(layer, rule, because.as_deref(), &would()),
+            rule.assurance.unwrap_or_else(|| least_assurance(touch, seen)),
+        ),
         Decision::Deny => {
             let place = if layer == Layer::Preset { "instead" } else { "in that rule" };
             let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));

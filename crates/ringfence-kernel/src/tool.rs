@@ -374,7 +374,8 @@ pub struct Context<'a> {
 
 /// What a plan looks for. Where that fails, its place says whether the caller may know why.
 pub trait Sought: std::fmt::Debug {
-    fn whereabouts(&self) -> Place;
+    /// The place itself, then those that it leads to as a link.
+    fn whereabouts(&self) -> Vec<Place>;
 }
 
 /// What the road knows about the call that the tool does not.
@@ -466,7 +467,7 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn sought(&self) -> Vec<Place> {
-        self.sought.borrow().iter().map(|sought| sought.whereabouts()).collect()
+        self.sought.borrow().iter().flat_map(|sought| sought.whereabouts()).collect()
     }
 
     pub(crate) fn stalled(&self) -> bool {

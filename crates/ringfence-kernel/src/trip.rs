@@ -186,7 +186,7 @@ impl Trip {
                 }
                 Err(error) => self.settle(&touches, &error, cx),
             },
-            (Decision::Deny, _) => self.settle(&touches, &denial(&verdict), cx),
+            (Decision::Deny, _) => self.settle(&touches, &self.unless_hidden(denial(&verdict), cx), cx),
         }
     }
 
@@ -199,10 +199,15 @@ impl Trip {
         touches.iter().all(may_read)
     }
 
-    /// Why there is no plan. What is or is not where nobody may even list is not told.
+    /// Why there is no plan, or a plan is denied. What is or is not where nobody may even list is not told: both are said
+    /// in the same words.
     fn unless_hidden(&self, error: ToolError, cx: &Context<'_>) -> ToolError {
-        let listed = cx.sought().into_iter().map(|place| self.judge(&Touch { verb: Verb::List, place }));
-        listed.into_iter().find(|verdict| verdict.decision == Decision::Deny).map_or(error, |verdict| denial(&verdict))
+        let list = |place| self.judge(&Touch { verb: Verb::List, place });
+        let denied = cx.sought().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
+        match denied {
+            Some(verdict) => denial(&verdict),
+            None => error.name_alternative(|place| list(place.clone()).decision != Decision::Deny),
+        }
     }
 
     /// Plans and polices a call that came back with an answer, and runs nothing yet.
@@ -214,7 +219,7 @@ impl Trip {
         };
         let (verdict, bits) = self.police(&touches, planned.as_ref(), &cx, |_| false)?;
         match verdict.decision {
-            Decision::Deny => self.settle(&touches, &denial(&verdict), &cx),
+            Decision::Deny => self.settle(&touches, &self.unless_hidden(denial(&verdict), &cx), &cx),
             _ => match planned.preview(&cx) {
                 Ok(preview) => Ok(Some(Leg::Asked(Box::new(self.show(planned, touches, verdict, bits, preview))))),
                 Err(error) => self.settle(&touches, &error, &cx),

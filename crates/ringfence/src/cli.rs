@@ -103,6 +103,19 @@ pub(crate) enum Failure {
 }
 
 /// Runs the program.
+/// Fails where the program has other rights than whoever started it: as a setuid or setgid file it would read config, start
+/// programs and change files for its owner at the word of anybody.
+pub fn refuse_elevation() -> Option<ExitCode> {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    if getuid() == geteuid() && getgid() == getegid() {
+        return None;
+    }
+    complain(
+        "this file is setuid or setgid, and ringfence does not run with rights that its user does not have; `chmod ug-s` it",
+    );
+    Some(ExitCode::from(BAD_USAGE))
+}
+
 pub fn main() -> ExitCode {
     // What is printed of a bug of ours names no file of the machine that it was built on.
     std::panic::set_hook(Box::new(|_| complain("internal error: this should not have happened")));

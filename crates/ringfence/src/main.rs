@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ringfence::take_part().unwrap_or_else(ringfence::cli::main)
+    let refused = ringfence::cli::refuse_elevation();
+    refused.or_else(ringfence::take_part).unwrap_or_else(ringfence::cli::main)
 }

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
 
@@ -17,6 +18,7 @@ use super::sight::Sights;
 use super::state::{Form, Look, State};
 use crate::batch_note::Known;
 use crate::known::At;
+use crate::links::{Relocation, check_links_stay_inside};
 use crate::mount::Mount;
 use crate::name::{read_back, show};
 
@@ -58,8 +60,10 @@ struct Retraced<'a> {
 fn bridged(entries: &[Entry]) -> Result<Vec<Retraced<'_>>, ToolError> {
     let effects = entries.iter().flat_map(|entry| entry.change.effects.iter().rev().map(move |effect| (entry, effect)));
     let mut left: VecDeque<Retraced<'_>> = effects
-        .map(|(entry, effect)| {
-            Retraced { change: &entry.change.change, effect: Cow::Borrowed(effect), evicted: entry.evicted }
+        .map(|(entry, effect)| Retraced {
+            change: &entry.change.change,
+            effect: Cow::Borrowed(effect),
+            evicted: entry.evicted,
         })
         .collect();
     let mut bridged = Vec::new();
@@ -298,6 +302,10 @@ impl Painter<'_> {
         }
         if !self.has_directory(&back)? {
             return Ok(());
+        }
+        if let Some((parent, name)) = now.source.open_parent(self.picture.mount) {
+            let moved = Relocation { at: (parent.as_fd(), &name), from: &here, to: &back };
+            check_links_stay_inside(self.picture.mount, moved, self.picture.cx)?;
         }
         self.judge(&here, Some(&now), None)?;
         self.judge(&back, None, Some(&now))?;

@@ -19,6 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::compare::place;
 use crate::again::{fchmod, fstat, openat, readlinkat};
+use crate::credentials::may_hold_credential;
 use crate::fault::fault;
 use crate::known::{At, last_names};
 use crate::mount::Mount;
@@ -112,7 +113,7 @@ impl Found {
         let named = sensitivity(last_names(&show(path)));
         // Only a local file system is sure to tell the same inode in a listing as everywhere else.
         let maybe_known = !known.is_empty() && (!mount.quick || known.contains(&entry.inode));
-        if !named.secret && !maybe_known {
+        if !named.secret && !maybe_known && !may_hold_credential(&entry.name) {
             return Ok(false);
         }
         let Some(stamp) = walk.look(entry)? else { return Ok(false) };

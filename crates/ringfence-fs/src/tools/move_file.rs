@@ -16,6 +16,7 @@ use crate::again::{fsync, linkat, renameat, renameat_with, unlinkat};
 use crate::digest::Digest;
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::journal::{Effect, Fate, Look, State, Turn};
+use crate::links::{Relocation, check_links_stay_inside};
 use crate::locks::{Intent, Noted, Place, Tree};
 use crate::mount::{Durability, look, rename_onto_nothing};
 use crate::name::{may_create, show};
@@ -91,6 +92,8 @@ impl Tool for MoveFile {
         }
         let target = to.look()?;
         check_target(&from, &to, &seen, target.as_ref(), args.overwrite)?;
+        let at = (from.base(), from.name.as_slice());
+        check_links_stay_inside(&from.mount, Relocation { at, from: &from.path(), to: &to.path() }, cx)?;
         let (away, there) = (from.place(), to.place());
         let mut touches = vec![
             Touch { verb: Verb::MoveAway, place: away.clone() },

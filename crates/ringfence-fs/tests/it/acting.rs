@@ -94,8 +94,9 @@ fn nothing_comes_into_a_repository_that_was_none_when_it_was_planned() {
     ] {
         for backend in [Backend::Best, Backend::CapStd] {
             let person = Person::saying_yes();
-            let world =
-                World::with(Setup { preset: Preset::Ask, person: Some(person.clone()), ..Setup::default() }.on(backend));
+            let world = World::with(
+                Setup { preset: Preset::Ask, person: Some(person.clone()), ..Setup::default() }.on(backend),
+            );
             ["x/objects/a", "x/refs/a", "new"].iter().for_each(|path| world.write(path, "new\n"));
             world.write("x/config", "new\n");
             world.value("write_file", &json!({"path": "x/config", "content": "old\n"}));
@@ -250,8 +251,12 @@ fn a_program_installs_an_environment_and_is_asked_before_it_changes_one() {
         .write("node_modules/.bin/tsc", "x");
     new.committed();
     for path in ["venv/bin/ls", "venv/bin/python", "venv/pyvenv.cfg", "node_modules/.bin/ls"] {
-        let there =
-            [("venv/pyvenv.cfg", "a"), ("venv/bin/python", "a"), ("node_modules/.bin/tsc", "a"), ("node_modules/x/y", "a")];
+        let there = [
+            ("venv/pyvenv.cfg", "a"),
+            ("venv/bin/python", "a"),
+            ("node_modules/.bin/tsc", "a"),
+            ("node_modules/x/y", "a"),
+        ];
         let layered = Layered::new(&there);
         layered.write(path, "x");
         layered.refused(ErrorKind::ApprovalDenied, "other programs act on");

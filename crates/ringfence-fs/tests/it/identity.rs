@@ -231,6 +231,47 @@ fn a_hint_names_no_contents() {
 }
 
 #[test]
+fn a_credential_in_settings_makes_them_a_secret() {
+    let person = Person::saying_no();
+    let with = |address: &str| format!("[remote \"origin\"]\n\turl = {address}\nKEY=SECRET\n");
+    for path in
+        [".git/config", "sub/.git/config", "bare.git/config", ".gitmodules", ".git/modules/x/config", "pip.conf"]
+    {
+        for backend in [Backend::Best, Backend::CapStd] {
+            let world = World::with(setup(&person).on(backend));
+            world.write(path, with("https://me:hunter2@example.com/x.git"));
+            check_secret_reads(&world, path);
+            // By any other name too.
+            hard_link(world.root.join(path), world.root.join("notes.txt")).unwrap();
+            check_secret_reads(&world, "notes.txt");
+            let world = World::with(setup(&person).on(backend));
+            world.write(path, with("https://example.com/x.git"));
+            check_plain(&world, path);
+            // In the same file, a moment later.
+            std::fs::write(world.root.join(path), with("https://me:hunter2@example.com/x.git")).unwrap();
+            check_secret_reads(&world, path);
+        }
+    }
+}
+
+/// Neither read, nor searched, nor copied to another name.
+#[track_caller]
+fn check_secret_reads(world: &World, path: &str) {
+    for (tool, arguments) in [
+        ("read_file", json!({"path": path})),
+        ("search_files", json!({"path": path, "pattern": "KEY"})),
+        ("copy_file", json!({"from": path, "to": "copied"})),
+        ("move_file", json!({"from": path, "to": "moved"})),
+    ] {
+        let answer = world.call(tool, &arguments);
+        assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", answer.text);
+        assert!(!answer.text.contains("hunter2"), "{tool} {arguments}: {}", answer.text);
+    }
+    let everywhere = json!({"path": ".", "pattern": "KEY", "includeIgnored": true});
+    assert!(!world.call("search_files", &everywhere).text.contains("SECRET"), "{path}");
+}
+
+#[test]
 fn a_repository_is_not_made_piece_by_piece() {
     let person = Person::saying_no();
     let new = |path: &str| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n");

@@ -17,6 +17,7 @@ mod basics;
 mod blocked;
 mod found;
 mod fuzz;
+mod hidden;
 mod identity;
 mod later;
 mod layer;

@@ -8,8 +8,8 @@ use ringfence_fs::{
     Backend, Fence, GraphSource, MountSpec, Options, Rights, STATE_ALIAS, WORKFLOW_FILE, WorkflowGuard,
 };
 use ringfence_kernel::{
-    AuditSink, Bits, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry,
-    Session, ToolCall, Unrecorded,
+    AuditSink, Bits, Choice, Dialect, ErrorKind, Host, Layer, Limits, MemoryStore, Nobody, Parts, Preset, Principal,
+    Registry, Rule, Rules, Session, ToolCall, Unrecorded,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,8 @@ use crate::trace::Trace;
 pub(crate) struct Setup {
     pub(crate) dialect: Dialect,
     pub(crate) preset: Preset,
+    /// Rules of the user, before those of the preset.
+    pub(crate) rules: Vec<Rule>,
     pub(crate) options: Options,
     pub(crate) limits: Limits,
     /// Further mounts, by alias, made below the temporary directory.
@@ -48,6 +50,7 @@ impl Setup {
         Self {
             dialect,
             preset: Preset::Edits,
+            rules: Vec::new(),
             options: Options::default(),
             // Tests say no as often as they like.
             limits: Limits { denials_in_a_row: u64::MAX, ..Limits::of(dialect) },
@@ -286,7 +289,7 @@ fn serve(fence: &Fence, setup: Setup) -> (Host, Session) {
         bits: Bits::default(),
     };
     let host = Host::new(Parts {
-        policy: Box::new(setup.preset),
+        policy: Box::new(Rules::of(setup.preset).with(Layer::User, setup.rules)),
         approver: match setup.person {
             Some(person) => Box::new(person),
             None => Box::new(Nobody { advice: "this is a test".to_owned() }),

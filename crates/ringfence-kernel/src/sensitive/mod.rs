@@ -248,8 +248,8 @@ pub(crate) fn is_ignorable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::settings::PROGRAMS;
     use super::secrets::{SECRET_FILES, SECRETS};
+    use super::settings::PROGRAMS;
     use super::{Sensitivity, acting_program, entry_sensitivity, sensitivity};
 
     const NONE: Sensitivity = Sensitivity { secret: false, protected: false };
@@ -267,9 +267,7 @@ mod tests {
         for path in [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
             check(path, SECRET);
         }
-        for path in
-            [".env~", ".env-prod", ".ENV_old", "id_rsa.bak", "id_ed25519_work", "prod.tfvars", "etc/shadow"]
-        {
+        for path in [".env~", ".env-prod", ".ENV_old", "id_rsa.bak", "id_ed25519_work", "prod.tfvars", "etc/shadow"] {
             check(path, SECRET);
         }
         for path in [
@@ -280,7 +278,7 @@ mod tests {
             ".git-credentials",
             "home/.config/git/credentials",
             "kubeconfig",
-            "kubeconfig.prod",
+            "kubeconfig.yaml",
             "client_secret_12.apps.json",
             "my-app-firebase-adminsdk-x1.json",
             "ops.ovpn",
@@ -314,10 +312,34 @@ mod tests {
 
     #[test]
     fn a_backup_of_a_secret_is_one() {
-        let secrets = ["server.pem", "release.jks", "credentials.json", ".npmrc", "prod.env", ".netrc", "id_rsa", "a.key"];
+        let secrets =
+            ["server.pem", "release.jks", "credentials.json", ".npmrc", "prod.env", ".netrc", "id_rsa", "a.key"];
         let marks = [
-            "~", ".bak", ".bak2", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".copy", ".tmp", ".1", ".2024-06-01",
-            ".20240601", " (copy)", " copy", " (1)", "_bak", "-old", ".dpkg-old", ".rpmsave", ".gz", ".zip", ".b64", ".old~",
+            "~",
+            ".bak",
+            ".bak2",
+            ".backup",
+            ".old",
+            ".orig",
+            ".save",
+            ".swp",
+            ".swo",
+            ".copy",
+            ".tmp",
+            ".1",
+            ".2024-06-01",
+            ".20240601",
+            " (copy)",
+            " copy",
+            " (1)",
+            "_bak",
+            "-old",
+            ".dpkg-old",
+            ".rpmsave",
+            ".gz",
+            ".zip",
+            ".b64",
+            ".old~",
             ".bak.1",
         ];
         for (secret, mark) in secrets.iter().flat_map(|secret| marks.map(|mark| (*secret, mark))) {
@@ -327,7 +349,9 @@ mod tests {
         for path in [".id_rsa.swp", "#server.pem#", ".#server.pem", "TERRAFORM.TFSTATE.BAK", "Server.Key.OLD"] {
             assert!(sensitivity(path).secret, "{path}");
         }
-        for path in [".env.example~", "id_rsa.pub.bak", "notes.old", "a.rs.orig", ".bashrc.bak", "~", ".bak", "x.1", "()"] {
+        for path in
+            [".env.example~", "id_rsa.pub.bak", "notes.old", "a.rs.orig", ".bashrc.bak", "~", ".bak", "x.1", "()"]
+        {
             assert!(!sensitivity(path).secret, "{path}");
         }
     }
@@ -483,9 +507,14 @@ mod tests {
 
     #[test]
     fn one_reason_does_not_hide_the_other() {
-        for path in
-            [".ssh/config", ".npmrc", "x.env/.git/hooks/pre-commit", ".git/x.key", ".vscode/a.env", ".config/gh/hosts.yml"]
-        {
+        for path in [
+            ".ssh/config",
+            ".npmrc",
+            "x.env/.git/hooks/pre-commit",
+            ".git/x.key",
+            ".vscode/a.env",
+            ".config/gh/hosts.yml",
+        ] {
             check(path, BOTH);
         }
     }

@@ -152,7 +152,10 @@ pub(super) const SECRETS: &[&str] = &[
     ".dockercfg",
     ".dockerconfigjson",
     ".kube",
-    "kubeconfig.*",
+    "kubeconfig.conf",
+    "kubeconfig.json",
+    "kubeconfig.yaml",
+    "kubeconfig.yml",
     "*.kubeconfig",
     // Infrastructure as code.
     ".terraformrc",
@@ -265,24 +268,22 @@ pub(super) fn without_backup_mark(name: &str) -> Option<&str> {
     if let Some(name) = name.strip_suffix('~') {
         return Some(name);
     }
-    for mark in [" copy", " (copy)", "-copy", "_copy", "-bak", "_bak", "-old", "_old", "-backup", "_backup"] {
-        if let Some(name) = name.strip_suffix(mark) {
-            return Some(name);
-        }
-    }
     if let Some((name, number)) = name.strip_suffix(')').and_then(|name| name.rsplit_once(" (")) {
-        return number.bytes().all(|byte| byte.is_ascii_digit()).then_some(name);
+        return (number == "copy" || number.bytes().all(|byte| byte.is_ascii_digit())).then_some(name);
     }
-    let (name, mark) = name.rsplit_once('.').filter(|(name, _)| !name.is_empty())?;
+    let (stem, mark) = name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty()).unwrap_or((name, ""));
     let numbered = |mark: &str| mark.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-' || byte == b'_');
     let is_mark = match mark.trim_end_matches(|c: char| c.is_ascii_digit()) {
         "" => !mark.is_empty(),
-        "bak" | "bk" | "bkp" | "backup" | "old" | "orig" | "original" | "save" | "saved" | "sav" | "prev" | "previous"
-        | "copy" | "tmp" | "temp" | "new" | "swp" | "swo" | "swn" | "swx" | "rej" | "disabled" | "deleted" | "rpmsave"
-        | "rpmnew" | "rpmorig" | "dpkg-old" | "dpkg-dist" | "dpkg-new" | "ucf-old" | "ucf-dist" | "pacsave"
-        | "pacnew" | "gz" | "bz" | "xz" | "zst" | "zip" | "b" | "base" => true,
+        "bak" | "bk" | "bkp" | "backup" | "old" | "orig" | "original" | "save" | "saved" | "sav" | "prev"
+        | "previous" | "copy" | "tmp" | "temp" | "new" | "swp" | "swo" | "swn" | "swx" | "rej" | "disabled"
+        | "deleted" | "rpmsave" | "rpmnew" | "rpmorig" | "dpkg-old" | "dpkg-dist" | "dpkg-new" | "ucf-old"
+        | "ucf-dist" | "pacsave" | "pacnew" | "gz" | "bz" | "xz" | "zst" | "zip" | "b" | "base" => true,
         mark => numbered(mark),
     };
-    // Vim's swap files have a dot before the name too, which `.env` has anyway.
-    is_mark.then_some(name)
+    if is_mark {
+        return Some(stem);
+    }
+    let marks = [" copy", "-copy", "_copy", "-bak", "_bak", "-old", "_old", "-backup", "_backup"];
+    marks.iter().find_map(|mark| name.strip_suffix(mark)).filter(|name| !name.is_empty())
 }

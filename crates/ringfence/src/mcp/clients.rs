@@ -300,6 +300,8 @@ fn short_name(file: &Path) -> String {
 mod tests {
     use std::path::Path;
 
+    use clap::ValueEnum as _;
+
     use super::{Client, Found, Gate, Places, find};
 
     /// Files of a home that is also the workspace, and what is found there. The machine's own are below `etc`.
@@ -331,6 +333,26 @@ mod tests {
         let [only] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((only.client, only.own_tools), (client, Gate::Open));
         only.on.clone()
+    }
+
+    /// Whoever changes what a client acts on changes what goes through the fence.
+    #[test]
+    fn every_settings_file_of_a_client_is_protected() {
+        let places = Places {
+            workspace: Some(Path::new("workspace")),
+            home: Some(Path::new("home")),
+            config: Some(Path::new("home/.config")),
+            system: None,
+        };
+        for client in Client::value_variants() {
+            for file in client.files(places) {
+                // Files of the user lie outside of a workspace, unless their home is one.
+                let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap();
+                let name = name.to_str().unwrap();
+                assert!(ringfence_kernel::sensitivity(name).protected, "{client:?}: {name}");
+                assert!(ringfence_kernel::acting_program(name).is_some(), "{client:?}: {name}");
+            }
+        }
     }
 
     #[test]

@@ -301,6 +301,19 @@ fn an_answer_is_a_strangers_and_a_call_is_a_way_out() {
     assert!(wired.session.bits.has(Bit::SawUntrusted) && wired.session.bits.has(Bit::HasEgress));
 }
 
+/// The model has read it before it calls anything.
+#[test]
+fn what_a_server_says_about_its_tools_is_a_strangers() {
+    let site = Site::new();
+    let alone = wired(&site, &Somebody::default());
+    assert_eq!(call(&alone, "list_directory").error, None);
+    assert!(!alone.session.bits.has(Bit::SawUntrusted));
+    configure(&site, &["plain"], ALLOW);
+    let beside = wired(&site, &Somebody::default());
+    assert_eq!(call(&beside, "list_directory").error, None);
+    assert!(beside.session.bits.has(Bit::SawUntrusted) && !beside.session.bits.has(Bit::HasEgress));
+}
+
 #[test]
 fn the_ledger_has_what_was_called() {
     let site = Site::new();

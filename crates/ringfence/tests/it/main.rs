@@ -22,6 +22,7 @@ mod browser;
 mod cli;
 mod config;
 mod crash;
+mod elevated;
 mod example;
 mod first_steps;
 mod foreign;

@@ -1,12 +1,14 @@
 //! Moving, deleting, listing and finding.
 
+use ringfence_fs::Backend;
 use ringfence_kernel::ErrorKind::{
-    AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, PermissionDenied, ReadLimit, WrongType,
+    AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, ReadLimit,
+    WrongType,
 };
 use serde_json::{Value, json};
 
 use super::{Case, case, check};
-use crate::world::World;
+use crate::world::{Setup, World};
 
 fn plain(name: &str) -> Case {
     case(name).file("f", "f").file("g", "g").file("d/e/h", "h").directory("empty").directory("d2/empty")
@@ -255,4 +257,38 @@ fn a_pattern_matches_names_below_and_nothing_else() {
                 }),
         ]
     });
+}
+
+#[test]
+fn a_link_is_not_moved_to_where_it_leads_out() {
+    let to = |from: &str, to: &str| json!({"from": from, "to": to});
+    for backend in [Backend::Best, Backend::CapStd] {
+        let world = World::with(Setup::default().on(backend));
+        world.write("a/b/f", "f");
+        world.write("f", "f");
+        let link = |target: &str, path: &str| std::os::unix::fs::symlink(target, world.root.join(path)).unwrap();
+        link("../../f", "a/b/up");
+        link("../f", "a/one");
+        link("f", "a/b/beside");
+        link("../b/f", "a/b/around");
+        link("/nowhere", "a/b/absolute");
+        for (from, there) in [("a/b/up", "up"), ("a/b/up", "a/up"), ("a/b", "b"), ("a/one", "one")] {
+            let answer = world.call("move_file", &to(from, there));
+            assert_eq!(answer.error, Some(OutsideWorkspace), "{from} {there}: {}", answer.text);
+            assert!(answer.text.contains("would lead outside"), "{}", answer.text);
+        }
+        for (from, there) in
+            [("a/b/beside", "beside"), ("a/b/around", "a/around"), ("a/b/absolute", "absolute"), ("a/b/up", "a/b/up2")]
+        {
+            world.value("move_file", &to(from, there));
+        }
+        world.value("move_file", &to("a", "c"));
+        // An undo moves what came into the directory meanwhile, too.
+        let world = World::with(Setup::default().on(backend));
+        world.write("d/f", "f");
+        world.write("x/y/f", "f");
+        let change = world.value("move_file", &to("d", "x/y/d"))["change"].clone();
+        std::os::unix::fs::symlink("../../../f", world.root.join("x/y/d/up")).unwrap();
+        assert_eq!(world.error("undo", &json!({"change": change})), OutsideWorkspace);
+    }
 }

@@ -225,8 +225,7 @@ fn the_first_version_of_a_path_is_not_let_go_without_asking() {
     let world = World::with(setup(&person));
     for number in 0..11 {
         world.write(&format!("f{number}"), "mine");
-        let answer =
-            world.call("write_file", &json!({"path": format!("f{number}"), "content": "evil"}));
+        let answer = world.call("write_file", &json!({"path": format!("f{number}"), "content": "evil"}));
         let expected = (number >= 9).then_some(ErrorKind::ApprovalDenied);
         assert_eq!(answer.error, expected, "{number}: {}", answer.text);
     }

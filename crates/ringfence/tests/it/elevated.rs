@@ -1,0 +1,40 @@
+//! A program that runs with the rights of its file's owner would do for everybody what only that owner may.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+#[test]
+fn a_setuid_or_setgid_program_refuses_to_run() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root can give a file to another user: nothing was tested");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("ringfence");
+    std::fs::copy(env!("CARGO_BIN_EXE_ringfence"), &program).unwrap();
+    std::os::unix::fs::chown(&program, Some(65534), Some(65534)).unwrap();
+    for mode in [0o4755, 0o2755] {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+        // By every way in: the command line, and the helpers that are started by name.
+        for arguments in [&["--version"][..], &["doctor"], &["call", "read_file", "path=x"]] {
+            let ran = Command::new(&program).args(arguments).env_clear().output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stderr);
+            if is_ignored(&directory) {
+                println!("this file system ignores the setuid bit: nothing was tested");
+                return;
+            }
+            assert_eq!(ran.status.code(), Some(2), "{mode:o} {arguments:?}: {said}");
+            assert!(said.contains("setuid or setgid"), "{said}");
+            assert!(ran.stdout.is_empty());
+        }
+    }
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = Command::new(&program).arg("--version").env_clear().output().unwrap();
+    assert!(ran.status.success());
+}
+
+/// Whether the file system of a directory is mounted so that the bits mean nothing.
+fn is_ignored(directory: &tempfile::TempDir) -> bool {
+    let flags = rustix::fs::statvfs(directory.path()).unwrap().f_flag;
+    flags.contains(rustix::fs::StatVfsMountFlags::NOSUID)
+}
