@@ -38,7 +38,7 @@ struct ReadFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
     /// How the contents are returned.
     #[serde(default)]
@@ -55,7 +55,7 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
 }
 
@@ -64,7 +64,7 @@ struct MiniclawArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
-    /// A file on a mount, such as `@project/src/main.rs`.
+    /// The file, by its path from the `@` of a mount.
     path: String,
     /// First line to read, counted from 1.
     #[schemars(range(min = 1))]
@@ -100,7 +100,7 @@ impl TryFrom<StandardArgs> for Args {
         if window.is_some() && encoding == Encoding::Base64 {
             return Err(ToolError::invalid("encoding", "must be utf-8 when lines are asked for"));
         }
-        let path = Given::Workspace(path);
+        let path = Given::Standard(path);
         Ok(Self { path, encoding, window, oversize: Oversize::Cut, hashing: Hashing::Wanted })
     }
 }
@@ -122,7 +122,7 @@ impl TryFrom<CrewagentArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: Given::Workspace(args.path),
+            path: Given::trimmed(&args.path),
             encoding: Encoding::Utf8,
             window: None,
             oversize: Oversize::Refuse,
