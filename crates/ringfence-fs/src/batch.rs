@@ -46,6 +46,14 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
+    /// What there is to say where the file has these contents already.
+    fn kept(&self, old: Option<&Old>, cx: &Context<'_>) -> Option<Written> {
+        match self {
+            Self::Contents(body) => body.kept(old?, cx),
+            Self::Nothing => None,
+        }
+    }
+
     /// How much it holds.
     pub(crate) fn size(&self) -> u64 {
         match self {
@@ -80,10 +88,15 @@ pub(crate) fn change_all(
         goals.push((make(index, old.as_ref())?, old));
         made.0.push(parents);
     }
+    let mut kept: Vec<Option<Written>> = goals.iter().map(|(goal, old)| goal.kept(old.as_ref(), cx)).collect();
     let written = {
         let mut members = Vec::new();
-        for ((target, (goal, old)), parents) in targets.iter().zip(goals).zip(&made.0) {
+        let changing = targets.iter().zip(goals).zip(&made.0).zip(&kept).filter(|(_, kept)| kept.is_none());
+        for (((target, (goal, old)), parents), _) in changing {
             members.push(Member::plan(&target.slot, parents, goal, old, ticket)?);
+        }
+        if members.is_empty() {
+            return Ok(kept);
         }
         let entries = members.iter().map(Member::entry).collect::<Result<Vec<Entry>, _>>()?;
         let note = BatchNote::write(&mount.locks, ticket.change(), &entries)?;
@@ -100,7 +113,10 @@ pub(crate) fn change_all(
     for (parents, target) in std::mem::take(&mut made.0).into_iter().zip(targets) {
         parents.keep(mount.durability, &target.slot.shown)?;
     }
-    Ok(written)
+    for (place, written) in kept.iter_mut().filter(|kept| kept.is_none()).zip(written) {
+        *place = written;
+    }
+    Ok(kept)
 }
 
 /// The locks of every target, so that what dead processes left there is cleaned up first.
@@ -232,9 +248,7 @@ impl<'a> Member<'a> {
         let fail = |errno| fault(errno, &self.slot.shown);
         let fresh = Fresh::create(self.parent, self.temporary.clone(), body.mode(self.old.as_ref())).map_err(fail)?;
         let (size, digest) = fresh.fill(body, cx, &self.slot.shown)?;
-        if let Some(old) = &self.old {
-            fresh.take_after(old, &self.slot.shown)?;
-        }
+        fresh.set_access(body, self.old.as_ref(), &self.slot.shown)?;
         fsync(&fresh.fd).map_err(fail)?;
         self.written = (size, Some(digest));
         self.fresh = Some(fresh);
@@ -277,6 +291,7 @@ impl<'a> Member<'a> {
     fn outcome(&self) -> Option<Written> {
         let (size, digest) = self.written;
         matches!(self.goal, Goal::Contents(_)).then(|| Written {
+            unchanged: false,
             size,
             digest,
             created: self.old.is_none(),

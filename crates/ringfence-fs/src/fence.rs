@@ -1,5 +1,6 @@
 //! The mounts of a host, and how a caller's path finds its own.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub(crate) type Journaled = (Arc<Mount>, Vec<Entry>);
 pub(crate) enum Given {
     /// Relative to the workspace, absolute inside it, or `@mount/…` where further mounts are declared.
     Workspace(String),
+    /// The same, and `/workspace/…`, the path that programs see, is the workspace too.
+    Standard(String),
     /// Always `@mount/…`, without `..`, and shown so.
     Mounted(String),
 }
@@ -95,6 +98,16 @@ pub enum FenceError {
     #[error("the workflow graph `{path}` cannot be used: {problem}")]
     Graph { path: String, problem: String },
 }
+
+impl Given {
+    /// A path of the workspace, without white space around it.
+    pub(crate) fn trimmed(text: &str) -> Self {
+        Self::Workspace(text.trim().to_owned())
+    }
+}
+
+/// Where programs find the workspace.
+const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
 
 impl Fence {
     /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.
@@ -170,27 +183,40 @@ impl Fence {
         Ok(Some(part.bytes))
     }
 
-    /// Where a caller's path points: into the workspace, or into the mount that it names.
+    /// Where a path of the standard dialect points: into the workspace, or into the mount that it names.
     pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
-        let spot = self.find(text)?;
-        cx.name_subject(&spot.shown);
-        cx.seek(spot.clone());
-        spot.mount.check_in_place(cx.pace)?;
-        spot.mount.look_around(cx)?;
-        Ok(spot)
+        announced(self.find_standard(text)?, cx)
     }
 
     /// The same, for tools that several dialects offer.
     pub(crate) fn locate_given(&self, given: &Given, cx: &Context<'_>) -> Result<Spot, ToolError> {
         let spot = match given {
             Given::Workspace(text) => self.find(text)?,
+            Given::Standard(text) => self.find_standard(text)?,
             Given::Mounted(text) => self.find_mounted(text)?,
         };
-        cx.name_subject(&spot.shown);
-        cx.seek(spot.clone());
-        spot.mount.check_in_place(cx.pace)?;
-        spot.mount.look_around(cx)?;
-        Ok(spot)
+        announced(spot, cx)
+    }
+
+    /// Whether two paths of the standard dialect point to the same place, as far as they say so themselves.
+    pub(crate) fn is_same_place(&self, one: &str, other: &str) -> bool {
+        match (self.find_standard(one), self.find_standard(other)) {
+            (Ok(one), Ok(other)) => Arc::ptr_eq(&one.mount, &other.mount) && one.path == other.path,
+            _ => false,
+        }
+    }
+
+    /// A directory that really is at the path that programs see is meant before the workspace is.
+    fn find_standard(&self, text: &str) -> Result<Spot, ToolError> {
+        let real = |mount: &Mount| mount.host_roots.iter().any(|root| GuestPath::is_beneath(text, root));
+        let [workspace, others @ ..] = &self.mounts[..] else { return self.find(text) };
+        if !GuestPath::is_beneath(text, Path::new(WORKSPACE_OF_PROGRAMS)) || real(workspace) {
+            return self.find(text);
+        }
+        match others.iter().find(|mount| real(mount)) {
+            Some(mount) => Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::WithAlias)),
+            None => Ok(spot(workspace, GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?, Shown::Bare)),
+        }
     }
 
     fn find_mounted(&self, text: &str) -> Result<Spot, ToolError> {
@@ -199,9 +225,7 @@ impl Fence {
             let message = format!("a path must begin with a mount: {}", aliases.join(", "));
             return Err(ToolError::new(ErrorKind::InvalidPath, message));
         };
-        let (alias, rest) = named.split_once('/').unwrap_or((named, "."));
-        let mount = self.mounts.iter().find(|mount| &*mount.alias == alias).ok_or_else(|| self.unknown_alias(alias))?;
-        let path = GuestPath::parse(if rest.is_empty() { "." } else { rest })?;
+        let (mount, path) = self.beneath_alias(&with_single_slash(named), "")?;
         if path.climbs() {
             return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not have `..` in it"));
         }
@@ -212,14 +236,20 @@ impl Fence {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
         {
-            let (alias, rest) = named.split_once('/').unwrap_or((named, "."));
-            let mount =
-                self.mounts.iter().find(|mount| &*mount.alias == alias).ok_or_else(|| self.unknown_alias(alias))?;
-            let path = GuestPath::parse(if rest.is_empty() { "." } else { rest })?;
+            let (mount, path) =
+                self.beneath_alias(named, "; a directory of that name is written with `./` in front")?;
             return Ok(spot(mount, path, if mount.named { Shown::WithAlias } else { Shown::Bare }));
         }
         let mount = &self.mounts[0];
         Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::Bare))
+    }
+
+    /// The mount that a path names after its `@`, and the path below it. `advice` is for names that no mount has.
+    fn beneath_alias(&self, named: &str, advice: &str) -> Result<(&Arc<Mount>, GuestPath), ToolError> {
+        let (alias, rest) = named.split_once('/').unwrap_or((named, ""));
+        let mount = self.mounts.iter().find(|mount| &*mount.alias == alias);
+        let mount = mount.ok_or_else(|| self.unknown_alias(alias, advice))?;
+        Ok((mount, GuestPath::parse(if rest.is_empty() { "." } else { rest })?))
     }
 
     /// What the journal of each mount has, the oldest first.
@@ -235,7 +265,7 @@ impl Fence {
         if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
     }
 
-    fn unknown_alias(&self, alias: &str) -> ToolError {
+    fn unknown_alias(&self, alias: &str, advice: &str) -> ToolError {
         let alias = &alias[..alias.floor_char_boundary(64)];
         let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
         match nearest(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
@@ -243,13 +273,31 @@ impl Fence {
             None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
             None => {
                 let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
-                error.hint(&format!(
-                    "there are {}; a directory of that name is written with `./` in front",
-                    aliases.join(", ")
-                ))
+                error.hint(&format!("there are {}{advice}", aliases.join(", ")))
             }
         }
     }
+}
+
+/// A path from its mount on with one slash after the mount, as crewagent reads it. Who writes a backslash there means one
+/// between directories too.
+fn with_single_slash(named: &str) -> Cow<'_, str> {
+    match named.split_once(['/', '\\']) {
+        Some((alias, rest)) if named[alias.len()..].starts_with('\\') => {
+            Cow::Owned(format!("{alias}/{}", rest.replace('\\', "/").trim_start_matches('/')))
+        }
+        Some((alias, rest)) if rest.starts_with('/') => Cow::Owned(format!("{alias}/{}", rest.trim_start_matches('/'))),
+        _ => Cow::Borrowed(named),
+    }
+}
+
+/// Says where a call looks, to those who have to know before it does.
+fn announced(spot: Spot, cx: &Context<'_>) -> Result<Spot, ToolError> {
+    cx.name_subject(&spot.shown);
+    cx.seek(spot.clone());
+    spot.mount.check_in_place(cx.pace)?;
+    spot.mount.look_around(cx)?;
+    Ok(spot)
 }
 
 /// Whether replies name the mount of a path.
@@ -322,6 +370,7 @@ fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Resu
         digests: Digests::default(),
         known: Known::read(note),
         guards: Vec::new(),
+        own_descriptors: openat(CWD, c"/proc/self/fd", PLACE | OFlags::DIRECTORY, Mode::empty()).ok(),
         root,
     })
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ringfence_kernel::{Context, ErrorKind, Pace, Place, Sought, ToolError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::path::DecInt;
 
 use crate::again::{fstat, openat, readlinkat, renameat, renameat_with, statat};
 use crate::digest::Digests;
@@ -67,6 +68,8 @@ pub(crate) struct Mount {
     pub(crate) known: Known,
     /// Files whose contents have rules of their own.
     pub(crate) guards: Vec<Guard>,
+    /// `/proc/self/fd`, if there is one.
+    pub(crate) own_descriptors: Option<OwnedFd>,
 }
 
 /// A path on a mount: where a caller pointed.
@@ -104,14 +107,23 @@ impl Sought for Spot {
 }
 
 impl Spot {
-    /// The one place that opens contents. Only a regular file that may be read comes back.
+    /// The one place that opens contents. Only a regular file that may be read comes back, and nothing else is opened:
+    /// that alone would do something to a pipe or a device.
     pub(crate) fn open_content(&self, cx: &Context<'_>) -> Result<Opened, ToolError> {
-        let opened = self.open(OFlags::RDONLY | CAREFUL, cx)?;
-        match opened.stamp.kind {
-            Kind::File if self.path.must_be_directory() => Err(wrong_type(&self.shown, "a file and not a directory")),
-            Kind::File if opened.stamp.closed_to_readers() => Err(fault(Errno::ACCESS, &self.shown)),
-            Kind::File => Ok(opened),
-            other => Err(wrong_type(&self.shown, other.described())),
+        let found = self.open(PLACE, cx)?;
+        match found.stamp.kind {
+            Kind::File if self.path.must_be_directory() => {
+                return Err(wrong_type(&self.shown, "a file and not a directory"));
+            }
+            Kind::File if found.stamp.closed_to_readers() => return Err(fault(Errno::ACCESS, &self.shown)),
+            Kind::File => {}
+            other => return Err(wrong_type(&self.shown, other.described())),
+        }
+        let by_name = |flags| self.mount.lookup(&self.path, flags, cx.pace).map(|opened| opened.fd);
+        match self.mount.open_regular(&found.fd, &found.stamp, OFlags::RDONLY, by_name) {
+            Ok(fd) => Ok(Opened { fd, ..found }),
+            Err(Errno::AGAIN) if cx.pace == Pace::Quick => Err(cx.stall()),
+            Err(errno) => Err(fault(errno, &self.shown)),
         }
     }
 
@@ -262,19 +274,48 @@ impl Mount {
 
     /// Contents by one name in a directory that a walk holds: only a regular file that may be read.
     pub(crate) fn open_entry(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stamp), Errno> {
-        let fd = self.open_at(directory, name, OFlags::RDONLY)?;
-        let stamp = Stamp::of(&fstat(&fd)?);
+        let place = self.resolver.open_named(directory, name, PLACE)?;
+        let stamp = Stamp::of(&fstat(&place)?);
         match stamp.kind {
             Kind::File if stamp.closed_to_readers() => Err(Errno::ACCESS),
-            Kind::File => Ok((fd, stamp)),
+            Kind::File => {
+                let by_name = |flags| self.resolver.open_named(directory, name, flags);
+                Ok((self.open_regular(&place, &stamp, OFlags::RDONLY, by_name)?, stamp))
+            }
+            Kind::Link => Err(Errno::LOOP),
             _ => Err(Errno::NXIO),
         }
     }
 
     /// A regular file by one name in a directory that we hold, for a change that was judged by that directory and
-    /// name. What was opened still has to be looked at.
+    /// name. What comes back still has to be looked at: a descriptor of anything else only stands for it.
     pub(crate) fn open_at(&self, parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
-        self.resolver.open_named(parent, name, access | CAREFUL)
+        let place = self.resolver.open_named(parent, name, PLACE)?;
+        let stamp = Stamp::of(&fstat(&place)?);
+        match stamp.kind {
+            Kind::File => {
+                self.open_regular(&place, &stamp, access, |flags| self.resolver.open_named(parent, name, flags))
+            }
+            Kind::Link => Err(Errno::LOOP),
+            _ => Ok(place),
+        }
+    }
+
+    /// Opens the very file that a descriptor stands for, whatever has its name by now. Where there is no `/proc`, the name
+    /// is opened once more, and has to lead to the same file.
+    fn open_regular(
+        &self,
+        place: &OwnedFd,
+        stamp: &Stamp,
+        access: OFlags,
+        by_name: impl FnOnce(OFlags) -> Result<OwnedFd, Errno>,
+    ) -> Result<OwnedFd, Errno> {
+        let access = access | CAREFUL;
+        if let Some(own) = &self.own_descriptors {
+            return openat(own, DecInt::from_fd(place), access, Mode::empty());
+        }
+        let fd = by_name(access)?;
+        if Stamp::of(&fstat(&fd)?).id == stamp.id { Ok(fd) } else { Err(Errno::BUSY) }
     }
 
     /// Fails where the directory that was mounted was removed, or its name leads to another one now: whoever put that one

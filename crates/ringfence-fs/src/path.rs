@@ -50,6 +50,11 @@ impl GuestPath {
         Self::of_names(inside.ok_or_else(|| outside(text))?)
     }
 
+    /// Whether an absolute path begins with `root`, name by name.
+    pub(crate) fn is_beneath(text: &str, root: &Path) -> bool {
+        text.starts_with('/') && !text.starts_with("//") && below(text, root).is_some()
+    }
+
     /// A path that the kernel gave us, below the root: nothing in it is a caller's to explain.
     pub(crate) fn real(bytes: &[u8]) -> Self {
         let bytes = if bytes == b"." { &[][..] } else { bytes };
@@ -141,7 +146,7 @@ fn below<'t>(text: &'t str, root: &Path) -> Option<&'t str> {
 }
 
 fn check_text(text: &str) -> Result<(), ToolError> {
-    let problem = if text.is_empty() {
+    let problem = if text.trim().is_empty() {
         "path must not be empty".to_owned()
     } else if text.len() > LONGEST_PATH {
         format!("the path has {} bytes, more than the {LONGEST_PATH} that a path may have", text.len())
@@ -163,7 +168,7 @@ fn check_scheme(text: &str) -> Result<(), ToolError> {
     });
     if drive || address || text.starts_with("\\\\") {
         let message = format!("`{}` is not a path inside the workspace", clipped(text));
-        return Err(ToolError::new(ErrorKind::InvalidPath, message).hint("paths look like `src/main.rs`"));
+        return Err(ToolError::new(ErrorKind::InvalidPath, message).hint("give a path relative to the workspace"));
     }
     Ok(())
 }
@@ -226,6 +231,8 @@ mod tests {
     fn what_is_no_path_is_refused() {
         for text in [
             "",
+            "  ",
+            "\n",
             "a\0b",
             "C:\\x",
             "C:x",

@@ -17,7 +17,7 @@ use crate::again::{
     accessat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, openat, renameat, renameat_with,
     unlinkat, write,
 };
-use crate::content::read_chunk;
+use crate::content::{read_chunk, read_up_to};
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced, wrong_type};
 use crate::journal::{Fate, State, Turn};
@@ -52,7 +52,17 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// A new file is as open as it should be, less the umask; a replacement stays closed until it has the old one's mode.
+    /// What there is to say where a file has these contents already.
+    pub(crate) fn kept(&self, old: &Old, cx: &Context<'_>) -> Option<Written> {
+        let Self::Bytes(bytes) = self else { return None };
+        let size = old.stamp.size;
+        // One that cannot be read may have anything in it.
+        let same = bytes.len() as u64 == size && read_up_to(&old.fd, size + 1, cx).is_ok_and(|there| there == *bytes);
+        let digest = || Some(Digest::of(bytes));
+        same.then(|| Written::kept(size, digest()))
+    }
+
+    /// A new file is as open as it should be, whatever the umask; a replacement stays closed until it has the old one's mode.
     pub(crate) fn mode(&self, old: Option<&Old>) -> u32 {
         match (old, self) {
             (Some(_), _) => 0o600,
@@ -65,6 +75,8 @@ impl Body {
 /// What a change left behind.
 #[derive(Debug)]
 pub(crate) struct Written {
+    /// The file had these contents already, and nothing was done.
+    pub(crate) unchanged: bool,
     pub(crate) size: u64,
     pub(crate) digest: Option<Digest>,
     pub(crate) created: bool,
@@ -72,6 +84,13 @@ pub(crate) struct Written {
     pub(crate) links_broken: u64,
     /// A name beside a new one that other systems would not tell from it.
     pub(crate) collides_with: Option<String>,
+}
+
+impl Written {
+    /// Nothing was done to a file that was there.
+    pub(crate) fn kept(size: u64, digest: Option<Digest>) -> Self {
+        Self { unchanged: true, size, digest, created: false, links_broken: 0, collides_with: None }
+    }
 }
 
 /// Gives a slot new contents. `seen` is what the plan found there; `make` is called with what is there now,
@@ -89,6 +108,9 @@ pub(crate) fn replace(
     check_unmoved(slot, seen, old.as_ref().map(|old| old.stamp), ticket)?;
     check_writable(slot, parent, old.as_ref())?;
     let body = slot.judged(make(old.as_ref())?, old.as_ref(), ticket)?;
+    if let Some(kept) = old.as_ref().and_then(|old| body.kept(old, cx)) {
+        return Ok(kept);
+    }
     let name = temporary_name().map_err(|errno| fault(errno, &slot.shown))?;
     let intend = |inodes| {
         let journal = Noted::new(ticket.change(), None);
@@ -104,9 +126,7 @@ pub(crate) fn replace(
     let fail = |errno| fault(errno, &slot.shown);
     let fresh = Fresh::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
     let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
-    if let Some(old) = &old {
-        fresh.take_after(old, &slot.shown)?;
-    }
+    fresh.set_access(&body, old.as_ref(), &slot.shown)?;
     let ours = Stamp::of(&fstat(&fresh.fd).map_err(fail)?);
     fsync(&fresh.fd).map_err(fail)?;
     let displaced = old.as_ref().map(|old| Displaced::new(slot, parent, old, Turn::default(), ticket)).transpose()?;
@@ -141,7 +161,7 @@ pub(crate) fn replace(
         held.settle();
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stamp.links.saturating_sub(1));
-    Ok(Written { size, digest: Some(digest), created: old.is_none(), links_broken, collides_with })
+    Ok(Written { unchanged: false, size, digest: Some(digest), created: old.is_none(), links_broken, collides_with })
 }
 
 /// A file that is about to lose its name, as the journal has to know it.
@@ -318,8 +338,16 @@ impl<'a> Fresh<'a> {
         Ok((size, hasher.finish()))
     }
 
+    /// Who may do what with it: as with the file that it replaces, or as new files are.
+    pub(crate) fn set_access(&self, body: &Body, old: Option<&Old>, shown: &str) -> Result<(), ToolError> {
+        match old {
+            Some(old) => self.take_after(old, shown),
+            None => open_as_said(self.fd.as_fd(), self.parent, body.mode(None)).map_err(|errno| fault(errno, shown)),
+        }
+    }
+
     /// Owner, mode and attributes of the file that it replaces.
-    pub(crate) fn take_after(&self, old: &Old, shown: &str) -> Result<(), ToolError> {
+    fn take_after(&self, old: &Old, shown: &str) -> Result<(), ToolError> {
         let fail = |errno| fault(errno, shown);
         let mine = Stamp::of(&fstat(&self.fd).map_err(fail)?);
         if mine.owner != old.stamp.owner {
@@ -485,6 +513,16 @@ pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errn
         }
     }
     Ok(())
+}
+
+/// Gives what was just made in a directory the permissions that it was asked for, of which the umask may have taken some.
+/// Where the directory says by an access list what its entries get, that is what they have.
+pub(crate) fn open_as_said(made: BorrowedFd<'_>, parent: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    let has = Stamp::of(&fstat(made)?).mode;
+    if has & 0o777 == mode || fgetxattr(parent, c"system.posix_acl_default", &mut []).is_ok() {
+        return Ok(());
+    }
+    fchmod(made, Mode::from_raw_mode(has & 0o7000 | mode))
 }
 
 /// A name that nobody can have planted, and that says nothing about the target's.

@@ -16,10 +16,11 @@ use crate::journal::{Effect, State};
 use crate::known::At;
 use crate::locks::{Tree, TreeHeld};
 use crate::missing;
-use crate::mount::{Durability, Mount, Spot, look};
+use crate::mount::{Durability, Mount, Opened, Spot, look};
 use crate::name::{alike, may_create, read_back, show};
 use crate::path::GuestPath;
 use crate::recover::recover_tree;
+use crate::replace::open_as_said;
 use crate::repository::{Repositories, is_repository_piece};
 use crate::resolve::{CAREFUL, PLACE};
 use crate::stamp::{FileId, Kind, Stamp};
@@ -56,7 +57,10 @@ pub(crate) enum Parents {
 /// How a path that ends in a slash is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meant {
+    /// A file, also through a link that leads to it.
     File,
+    /// A file that has this very name.
+    FileItself,
     Anything,
 }
 
@@ -81,7 +85,20 @@ impl Slot {
 
     fn locate(spot: &Spot, meant: Meant, parents: Parents) -> Result<Self, ToolError> {
         spot.writable()?;
-        let Some((parent, name)) = spot.path.split() else { return Err(no_name(spot)) };
+        let slot = Self::at(spot, &spot.path, meant, parents)?;
+        let is_link = |found: Option<Stamp>| found.is_some_and(|stamp| stamp.kind == Kind::Link);
+        if meant == Meant::Anything || !is_link(slot.look()?) {
+            return Ok(slot);
+        }
+        let target = slot.link_target(spot, meant)?;
+        let slot = Self::at(spot, &target, meant, Parents::MustExist)?;
+        // Another link came to stand there since: where that one leads was not looked at.
+        if is_link(slot.look()?) { Err(wrong_type(&spot.shown, "a link that changes")) } else { Ok(slot) }
+    }
+
+    /// The slot at a path below the root, for what the caller called by the path of `spot`.
+    fn at(spot: &Spot, path: &GuestPath, meant: Meant, parents: Parents) -> Result<Self, ToolError> {
+        let Some((parent, name)) = path.split() else { return Err(no_name(spot)) };
         let Deepest { fd: base, real: real_parent, missing } = deepest(spot, parent, parents)?;
         let mut slot = Self {
             mount: Arc::clone(&spot.mount),
@@ -114,7 +131,7 @@ impl Slot {
                 None => missing::explain(spot, Errno::NOENT),
             });
         }
-        if meant == Meant::File {
+        if meant != Meant::Anything {
             slot.must_be_file(spot, found)?;
         }
         Ok(slot)
@@ -133,20 +150,28 @@ impl Slot {
     /// A file is written where a regular file is, or nothing.
     fn must_be_file(&self, spot: &Spot, found: Option<Stamp>) -> Result<(), ToolError> {
         match found.map(|stamp| stamp.kind) {
-            Some(Kind::Link) => Err(self.link_refused(spot)),
-            Some(Kind::File) | None if spot.path.must_be_directory() => {
+            Some(Kind::File | Kind::Link) | None if spot.path.must_be_directory() => {
                 Err(wrong_type(&spot.shown, "a directory by its `/`, and a file is meant"))
             }
-            Some(Kind::File) | None => Ok(()),
+            // Where a link leads is looked at by the caller.
+            Some(Kind::File | Kind::Link) | None => Ok(()),
             Some(other) => Err(wrong_type(&spot.shown, other.described())),
         }
     }
 
-    /// A link is never written through. Where it leads decides what the caller is told.
-    fn link_refused(&self, spot: &Spot) -> ToolError {
+    /// The path of the file that a link leads to: the one that is changed, and judged, and has the lock. The link stays.
+    fn link_target(&self, spot: &Spot, meant: Meant) -> Result<GuestPath, ToolError> {
+        let refused = |what| Err(wrong_type(&spot.shown, what).hint("name a file"));
         match self.mount.lookup(&spot.path, PLACE, Pace::Patient) {
-            Err(Errno::XDEV) => missing::explain(spot, Errno::XDEV),
-            _ => wrong_type(&spot.shown, "a link").hint("name the file that it leads to"),
+            // The rule about a file is about its name, and the target has another.
+            Ok(_) if meant == Meant::FileItself || self.is_guarded() => refused("a link"),
+            Ok(Opened { stamp: Stamp { kind: Kind::File, .. }, resolved: Some(real), .. }) => {
+                Ok(GuestPath::real(&read_back(&real)))
+            }
+            Ok(opened) => Err(wrong_type(&spot.shown, opened.stamp.kind.described())),
+            Err(Errno::NOENT | Errno::NOTDIR) => refused("a link whose target does not exist"),
+            Err(Errno::XDEV) => Err(missing::explain(spot, Errno::XDEV)),
+            Err(_) => refused("a link that leads to no file"),
         }
     }
 
@@ -285,6 +310,9 @@ impl Slot {
                     return Err(self.not_a_directory(errno));
                 }
             };
+            if ours {
+                open_as_said(child.as_fd(), made.parent.as_fd(), 0o755).map_err(fail)?;
+            }
             path = joined(&path, &[], name);
             let parent = std::mem::replace(&mut made.parent, child);
             if ours {

@@ -3,7 +3,7 @@
 //! It is made from the session itself, so what is said, what is offered and what is enforced cannot differ.
 
 use ringfence_fs::Rights;
-use ringfence_kernel::{Dialect, Session};
+use ringfence_kernel::{Definition, Dialect, Session};
 
 use crate::config::Settings;
 
@@ -18,11 +18,24 @@ pub fn prompt(session: &Session, settings: &Settings) -> String {
     lines.push(reach(session, settings));
     let limits = &session.limits;
     lines.push(format!(
-        "One read returns at most {} bytes and one write takes at most {}; a larger file is searched, or read by lines.",
-        limits.read_bytes, limits.write_bytes
+        "One read returns at most {} bytes and one write takes at most {}{}.",
+        limits.read_bytes,
+        limits.write_bytes,
+        larger_files(&tools)
     ));
     lines.push(format!("A call ends after {} seconds at the latest.", limits.call_time.as_secs()));
     lines.join("\n")
+}
+
+/// What the offered tools can do with a file that one read does not return.
+fn larger_files(tools: &[&Definition]) -> &'static str {
+    let has = |argument: &str| tools.iter().any(|tool| tool.parameters["properties"].get(argument).is_some());
+    match (has("pattern"), has("startLine")) {
+        (true, true) => "; a larger file is searched, or read by lines",
+        (true, false) => "; a larger file is searched",
+        (false, true) => "; a larger file is read by lines",
+        (false, false) => "; a larger file cannot be read",
+    }
 }
 
 /// How paths begin, and what may be written.

@@ -19,6 +19,7 @@ use crate::again::{fchmod, fdatasync, fstat, ftruncate};
 use crate::content::read_up_to;
 use crate::digest::{Digest, Hasher};
 use crate::fault::{fault, unsynced};
+use crate::fence::Given;
 use crate::journal::{Effect, State};
 use crate::locks::{Held, Intent, Tree};
 use crate::name::show;
@@ -45,7 +46,7 @@ struct AppendFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace, such as `notes/log.md`.
+    /// The file, by its path relative to the workspace.
     path: String,
     content: String,
 }
@@ -54,27 +55,27 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace, such as `notes/log.md`.
+    /// The file, by its path relative to the workspace.
     path: String,
     /// What to add.
     content: String,
 }
 
 struct Args {
-    path: String,
+    path: Given,
     content: String,
     parents: Parents,
 }
 
 impl From<StandardArgs> for Args {
     fn from(args: StandardArgs) -> Self {
-        Self { path: args.path, content: args.content, parents: Parents::MustExist }
+        Self { path: Given::Standard(args.path), content: args.content, parents: Parents::MustExist }
     }
 }
 
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
-        Self { path: args.path, content: args.content, parents: Parents::MayBeMade }
+        Self { path: Given::trimmed(&args.path), content: args.content, parents: Parents::MayBeMade }
     }
 }
 
@@ -104,7 +105,7 @@ impl Tool for AppendFile {
     const VERBS: &'static [Verb] = &[Verb::Create, Verb::Overwrite, Verb::Lose];
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
+        let spot = self.fence.locate_given(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
         let slot = Slot::find(&spot, Meant::File, args.parents)?;
         let seen = slot.look()?;
@@ -213,6 +214,9 @@ fn append_in_place(
     let after = before + content.len() as u64;
     let (parent_path, name) = (slot.parent_path(), slot.name.clone());
     let hashed = hash_both(slot, old, content, ticket.context())?;
+    if content.is_empty() {
+        return Ok(Written::kept(before, hashed.map(|(_, after)| after)));
+    }
     let intent = Intent::Append {
         parent: parent_path,
         name,
@@ -257,7 +261,7 @@ fn append_in_place(
         return Err(replaced(slot));
     }
     let digest = hashed.map(|(_, after)| after);
-    Ok(Written { size: after, digest, created: false, links_broken: 0, collides_with: None })
+    Ok(Written { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
 }
 
 /// What the file has now and what it will have, read once. Nothing where it may be written and not read.

@@ -48,8 +48,9 @@ struct ApplyPatch {
     fence: Fence,
 }
 
-/// Change files by a unified diff, such as `git diff` prints: give it as `patch`. Several files are changed all or none.
-/// Context lines must match exactly. For the front matter of a file in `@state`, give `path`, and as `patch` an object
+/// Change files by a unified diff, as `git diff` prints it: give it as `patch`. Several files are changed all or none.
+/// Context and removed lines must be in the file exactly; line numbers may be left out where these lines are in it only
+/// once. For the front matter of a file in `@state`, give `path`, and as `patch` an object
 /// with the operation `updateFrontmatter`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -77,11 +78,11 @@ struct DiffArgs {
     if_match_sha256: Option<String>,
 }
 
-/// Update the front matter of a file in `@state`, such as `@state/workflow.md`: the rest of the file stays as it is.
+/// Update the front matter of a file in `@state`: the rest of the file stays as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
-    /// The file, such as `@state/workflow.md`.
+    /// The file, by its path from `@state/` on.
     path: String,
     /// What to change.
     #[schemars(required)]
@@ -187,7 +188,7 @@ impl TryFrom<StandardArgs> for Args {
                     return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
                 }
                 patch.if_match_sha256 = patch.if_match_sha256.or(if_match_sha256);
-                patch.of(Given::Workspace(path))
+                patch.of(Given::Standard(path))
             }
             StandardPatch::Diff(text) => {
                 let files = diff::parse(&text)?;
@@ -281,16 +282,16 @@ struct Patching {
 
 struct Outcome {
     files: Vec<Patched>,
-    change: String,
+    change: Option<String>,
 }
 
 /// What a patch returns in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Value {
-    /// Every file that was changed.
+    /// Every file of the patch.
     files: Vec<Patched>,
-    /// The id of this change.
-    change: String,
+    /// The id of this change; null if every file had these contents already.
+    change: Option<String>,
 }
 
 /// One file that was changed.
@@ -397,7 +398,7 @@ impl Tool for ApplyPatch {
                 let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
                 let mut displaced = 0u64;
                 for file in &files {
-                    let named = path_of(file, path.as_deref(), files.len())?;
+                    let named = self.path_of(file, path.as_deref(), files.len())?;
                     let (target, verbs) = aim(&self.fence.locate(&named, cx)?, file.change)?;
                     if !places.insert(target.slot.path()) {
                         let message = format!("two files of the patch are the same: `{}`", target.slot.shown);
@@ -429,7 +430,8 @@ impl Tool for ApplyPatch {
             Work::Update(updating) => vec![updating.run(ticket)?],
             Work::Diff(patching) => patching.run(ticket)?,
         };
-        Ok(Outcome { files, change: ticket.change().to_owned() })
+        let changed = files.iter().any(|file| file.sha256.is_none() || file.sha256 != file.sha256_before);
+        Ok(Outcome { files, change: changed.then(|| ticket.change().to_owned()) })
     }
 }
 
@@ -442,16 +444,18 @@ fn check_is_state(spot: &Spot) -> Result<(), ToolError> {
     Err(ToolError::new(ErrorKind::InvalidPath, message))
 }
 
-/// The path of one file of a diff: its own, which must agree with one that the caller gave.
-fn path_of(file: &FilePatch, given: Option<&str>, count: usize) -> Result<String, ToolError> {
-    match (given, &file.path) {
-        (Some(_), _) if count > 1 => Err(ToolError::invalid("path", "is for a patch of one file")),
-        (Some(given), Some(named)) if given.trim_start_matches("./") != named.trim_start_matches("./") => {
-            Err(ToolError::invalid("path", "is not the file that the patch names").hint("leave one of them out"))
+impl ApplyPatch {
+    /// The path of one file of a diff: its own, which must agree with one that the caller gave.
+    fn path_of(&self, file: &FilePatch, given: Option<&str>, count: usize) -> Result<String, ToolError> {
+        match (given, &file.path) {
+            (Some(_), _) if count > 1 => Err(ToolError::invalid("path", "is for a patch of one file")),
+            (Some(given), Some(named)) if given != named && !self.fence.is_same_place(given, named) => {
+                Err(ToolError::invalid("path", "is not the file that the patch names").hint("leave one of them out"))
+            }
+            (Some(given), _) => Ok(given.to_owned()),
+            (None, Some(named)) => Ok(named.clone()),
+            (None, None) => Err(ToolError::invalid("path", "is missing, and the patch names no file either")),
         }
-        (Some(given), _) => Ok(given.to_owned()),
-        (None, Some(named)) => Ok(named.clone()),
-        (None, None) => Err(ToolError::invalid("path", "is missing, and the patch names no file either")),
     }
 }
 
@@ -467,7 +471,9 @@ fn aim(spot: &Spot, change: Change) -> Result<(Target, &'static [Verb]), ToolErr
             Ok((Target { slot, seen: None }, &[Verb::Create]))
         }
         Change::Modify | Change::Delete => {
-            let (slot, seen) = Slot::find_existing(spot, Meant::File)?;
+            // Without its target a link would be left that leads nowhere.
+            let meant = if change == Change::Delete { Meant::FileItself } else { Meant::File };
+            let (slot, seen) = Slot::find_existing(spot, meant)?;
             let verbs: &[Verb] = match change {
                 Change::Delete => &[Verb::Read, Verb::Delete],
                 _ => &[Verb::Read, Verb::Overwrite],

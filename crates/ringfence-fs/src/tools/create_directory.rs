@@ -17,6 +17,7 @@ use crate::journal::{Effect, Form, State};
 use crate::locks::Tree;
 use crate::mount::Durability;
 use crate::name::show;
+use crate::replace::open_as_said;
 use crate::slot::{Meant, Parents, Slot, check_directory_writable};
 use crate::stamp::Kind;
 
@@ -32,7 +33,7 @@ struct CreateDirectory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path inside the workspace, such as `docs/images`.
+    /// The directory, by its path relative to the workspace.
     path: String,
 }
 
@@ -53,8 +54,8 @@ struct Outcome {
     /// False when it existed already.
     created: bool,
     /// The id of this change, if there was one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    change: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<String>,
 }
 
 impl Tool for CreateDirectory {
@@ -99,7 +100,7 @@ impl Tool for CreateDirectory {
                 (slot.shown, created)
             }
         };
-        Ok(Outcome { path, created, change: ticket.change().to_owned() })
+        Ok(Outcome { path, created, change: created.then(|| ticket.change().to_owned()) })
     }
 }
 
@@ -121,6 +122,9 @@ fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
     };
     if created {
         entered.done();
+        if let Ok(child) = slot.mount.resolver.open_child(parent, &slot.name) {
+            open_as_said(child.as_fd(), parent, 0o755).map_err(|errno| fault(errno, &slot.shown))?;
+        }
     }
     if slot.mount.durability == Durability::Full {
         fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;

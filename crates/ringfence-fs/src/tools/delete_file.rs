@@ -36,7 +36,7 @@ struct DeleteFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path inside the workspace, such as `build/old.log`.
+    /// What to delete, by its path relative to the workspace.
     path: String,
     /// Delete a directory with everything in it.
     #[serde(default)]

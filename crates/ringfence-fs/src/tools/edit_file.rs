@@ -14,6 +14,7 @@ use super::{Changed, check_size, read_text};
 use crate::Fence;
 use crate::digest::{Digest, check_match};
 use crate::fault::fault;
+use crate::fence::Given;
 use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
 use crate::replace::{Body, replace};
 use crate::slot::{Meant, Slot};
@@ -35,20 +36,22 @@ struct EditFile {
 }
 
 /// Replace text in a file of the workspace. Send `path`, `oldText` and `newText`, all three. `oldText` must be in the file
-/// exactly once, with the same white space, unless `replaceAll` is true. For several places at once send `path` and `edits`
-/// instead, which are applied in order, all or none.
+/// exactly once, with the same white space, unless `replaceAll` is true. Further replacements in the same file go into
+/// `edits`; they are made after the first, in order, all or none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
-    /// The text to replace. Needs `newText`.
+    /// The text to replace.
+    #[schemars(required)]
     old_text: Option<String>,
-    /// The text to put in its place, always sent with `oldText`. An empty text removes it.
+    /// The text to put in its place. An empty text removes it.
+    #[schemars(required)]
     new_text: Option<String>,
     /// Replace every match instead of exactly one.
     replace_all: Option<bool>,
-    /// Several replacements, in order, instead of `oldText` and `newText`.
+    /// Further replacements in the same file.
     edits: Option<Vec<StandardEdit>>,
     /// Edit only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
@@ -70,7 +73,7 @@ struct StandardEdit {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
     /// The text to replace.
     old_text: String,
@@ -82,7 +85,7 @@ struct MiniclawArgs {
 }
 
 struct Args {
-    path: String,
+    path: Given,
     edits: Vec<Edit>,
     if_match: Option<Digest>,
 }
@@ -118,36 +121,33 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         let edits = match (args.old_text, args.new_text, args.edits) {
-            (Some(old_text), Some(new_text), None) => {
-                vec![StandardEdit { old_text, new_text, replace_all: args.replace_all.unwrap_or(false) }]
+            (Some(old_text), Some(new_text), more) => {
+                let first = StandardEdit { old_text, new_text, replace_all: args.replace_all.unwrap_or(false) };
+                std::iter::once(first).chain(more.unwrap_or_default()).collect()
             }
             (None, None, Some(edits)) if args.replace_all.is_none() && !edits.is_empty() => edits,
             (None, None, Some(edits)) if edits.is_empty() => {
                 return Err(ToolError::invalid("edits", "must not be empty"));
             }
-            (Some(_), None, None) => {
+            (Some(_), None, _) => {
                 return Err(ToolError::invalid(
                     "newText",
                     "is missing: send path, oldText and newText (empty to remove the text)",
                 ));
             }
-            (None, Some(_), None) => {
+            (None, Some(_), _) => {
                 return Err(ToolError::invalid("oldText", "is missing: send path, oldText and newText"));
             }
             (None, None, None) => {
-                let message = "nothing to edit was sent: send path, oldText and newText, or path and edits";
+                let message = "nothing to edit was sent: send path, oldText and newText";
                 return Err(ToolError::new(ErrorKind::InvalidArgs, message));
             }
             (None, None, Some(_)) => {
                 return Err(ToolError::invalid("replaceAll", "belongs into each of edits"));
             }
-            (_, _, Some(_)) => {
-                let message = "send either oldText and newText or edits, not both";
-                return Err(ToolError::new(ErrorKind::InvalidArgs, message));
-            }
         };
         Ok(Self {
-            path: args.path,
+            path: Given::Standard(args.path),
             edits: edits
                 .into_iter()
                 .map(|edit| Edit::new(edit, Matching::Overlapping, "oldText"))
@@ -163,7 +163,11 @@ impl TryFrom<MiniclawArgs> for Args {
     fn try_from(args: MiniclawArgs) -> Result<Self, ToolError> {
         let MiniclawArgs { path, old_text, new_text, replace_all } = args;
         let edit = StandardEdit { old_text, new_text, replace_all };
-        Ok(Self { path, edits: vec![Edit::new(edit, Matching::Disjoint, "old_text")?], if_match: None })
+        Ok(Self {
+            path: Given::trimmed(&path),
+            edits: vec![Edit::new(edit, Matching::Disjoint, "old_text")?],
+            if_match: None,
+        })
     }
 }
 
@@ -208,7 +212,7 @@ impl Tool for EditFile {
 
     fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
         let Args { path, edits, if_match } = args;
-        let spot = self.fence.locate(&path, cx)?;
+        let spot = self.fence.locate_given(&path, cx)?;
         let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
         let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
         // One that is too large to be edited is refused for that.
@@ -398,12 +402,12 @@ mod tests {
             "newText is missing: send path, oldText and newText (empty to remove the text)",
         );
         check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
-        check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText, or path and edits");
+        check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText");
         let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
         check(&format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#), "replaceAll belongs into each of edits");
         check(
             &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
-            "send either oldText and newText or edits, not both",
+            "newText is missing: send path, oldText and newText (empty to remove the text)",
         );
     }
 }

@@ -28,9 +28,9 @@ struct FindFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// The directory to search; `.` is the workspace itself.
+    /// The directory to search, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
-    /// Such as `*.rs`, `src/**/mod.rs` or `{a,b}/*.md`, relative to `path`.
+    /// The pattern, relative to `path`; `{a,b}` matches either.
     glob: String,
     #[schemars(range(min = 1))]
     max_results: Option<u64>,
@@ -74,6 +74,9 @@ struct Outcome {
     truncated: bool,
     /// How many entries were looked at.
     scanned: u64,
+    /// Directories that could not be looked into.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    unreadable: u64,
 }
 
 impl Tool for FindFiles {
@@ -101,7 +104,7 @@ impl Tool for FindFiles {
         let Work { spot, place, directory, real, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
-        let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0 };
+        let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0, unreadable: 0 };
         let mut left = cx.limits.list_bytes;
         let of_whole = cx.judge(&Touch { verb: Verb::List, place: place.clone() }).strictness();
         let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
@@ -122,10 +125,12 @@ impl Tool for FindFiles {
                 left -= shown.len() as u64;
                 outcome.paths.push(shown);
             }
-            let inside = || Touch { verb: Verb::List, place: place.below(&show(&path)) };
-            if is_directory && entry.name != b".git" && cx.judge(&inside()).strictness() <= of_whole {
-                // What may not be entered is passed over: there is nothing in it that could be named.
-                let _ = walk.descend(&entry)?;
+            if is_directory && entry.name != b".git" {
+                let inside = Touch { verb: Verb::List, place: place.below(&show(&path)) };
+                let kept_out = cx.judge(&inside).strictness() > of_whole;
+                if kept_out || walk.descend(&entry)?.is_err() {
+                    outcome.unreadable += 1;
+                }
             }
         }
         Ok(outcome)

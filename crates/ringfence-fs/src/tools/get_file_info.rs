@@ -33,7 +33,7 @@ struct GetFileInfo {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, directory or link, by its path relative to the workspace.
     path: String,
 }
 

@@ -32,7 +32,7 @@ struct ListDirectory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace; `.` is the workspace itself.
+    /// The directory, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
     /// List everything below, by paths relative to the directory.
     #[serde(default)]
@@ -46,7 +46,7 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace; the workspace itself if left out.
+    /// The directory, by its path relative to the workspace; the workspace itself if left out.
     #[serde(default)]
     path: Option<String>,
 }
@@ -55,7 +55,7 @@ struct MiniclawArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CrewagentArgs {
-    /// A directory on a mount, such as `@project/src`.
+    /// The directory, by its path from the `@` of a mount.
     path: String,
 }
 
@@ -87,7 +87,7 @@ enum Links {
 impl From<StandardArgs> for Args {
     fn from(args: StandardArgs) -> Self {
         Self {
-            path: Given::Workspace(args.path),
+            path: Given::Standard(args.path),
             depth: if args.recursive { Depth::All } else { Depth::One },
             hidden: if args.include_hidden { Hidden::Shown } else { Hidden::LeftOut },
             links: Links::Shown,
@@ -97,8 +97,8 @@ impl From<StandardArgs> for Args {
 
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
-        let path = args.path.filter(|path| !path.is_empty()).unwrap_or_else(|| ".".to_owned());
-        Self { path: Given::Workspace(path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
+        let path = args.path.filter(|path| !path.trim().is_empty()).unwrap_or_else(|| ".".to_owned());
+        Self { path: Given::trimmed(&path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
     }
 }
 

@@ -80,8 +80,8 @@ struct Changed {
     size: u64,
     /// SHA-256 of its contents now; null when it is too large to hash, or a secret that was only added to.
     sha256: Option<String>,
-    /// The id of this change.
-    change: String,
+    /// The id of this change; null if the file had these contents already.
+    change: Option<String>,
     /// True when the file did not exist before.
     created: bool,
     /// Other names that had the same contents and keep the old ones.
@@ -99,7 +99,7 @@ impl Changed {
             path: shown,
             size: written.size,
             sha256: written.digest.map(|digest| digest.to_hex()),
-            change: ticket.change().to_owned(),
+            change: (!written.unchanged).then(|| ticket.change().to_owned()),
             created: written.created,
             links_broken: written.links_broken,
             collides_with: written.collides_with.clone(),

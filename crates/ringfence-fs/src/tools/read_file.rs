@@ -37,7 +37,7 @@ struct ReadFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
     #[serde(default)]
     encoding: Encoding,
@@ -53,7 +53,7 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
 }
 
@@ -62,7 +62,7 @@ struct MiniclawArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
-    /// A file on a mount, such as `@project/src/main.rs`.
+    /// The file, by its path from the `@` of a mount.
     path: String,
     /// First line to read, counted from 1.
     #[schemars(range(min = 1))]
@@ -98,7 +98,7 @@ impl TryFrom<StandardArgs> for Args {
         if window.is_some() && encoding == Encoding::Base64 {
             return Err(ToolError::invalid("encoding", "must be utf-8 when lines are asked for"));
         }
-        let path = Given::Workspace(path);
+        let path = Given::Standard(path);
         Ok(Self { path, encoding, window, oversize: Oversize::Cut, hashing: Hashing::Wanted })
     }
 }
@@ -120,7 +120,7 @@ impl TryFrom<CrewagentArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: Given::Workspace(args.path),
+            path: Given::trimmed(&args.path),
             encoding: Encoding::Utf8,
             window: None,
             oversize: Oversize::Refuse,

@@ -38,7 +38,7 @@ struct SearchFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// A file or a directory; `.` is the workspace itself.
+    /// A file or a directory, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
     /// Plain text, or a regular expression if `regex` is true.
     pattern: String,
@@ -46,7 +46,7 @@ struct StandardArgs {
     regex: bool,
     #[serde(default)]
     ignore_case: bool,
-    /// Only files whose path matches, such as `*.rs` or `src/**/*.py`.
+    /// Search only files whose path matches this glob pattern.
     glob: Option<String>,
     /// Lines before each match; 1 if left out.
     #[schemars(range(max = 20))]
@@ -67,7 +67,7 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
-    /// A file or a directory on a mount, such as `@project/src`.
+    /// A file or a directory, by its path from the `@` of a mount.
     path: String,
     /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
     pattern: String,
@@ -104,7 +104,7 @@ impl TryFrom<StandardArgs> for Args {
         };
         let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
         let lines = Around { before: args.before, after: args.after, most: args.max_matches };
-        Self::new(Given::Workspace(args.path), args.pattern, matcher, lines, scope)
+        Self::new(Given::Standard(args.path), args.pattern, matcher, lines, scope)
     }
 }
 

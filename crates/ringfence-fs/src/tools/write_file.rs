@@ -32,7 +32,7 @@ struct WriteFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
     content: String,
     #[serde(default)]
@@ -48,7 +48,7 @@ struct StandardArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawArgs {
-    /// Path inside the workspace, such as `src/main.rs`.
+    /// The file, by its path relative to the workspace.
     path: String,
     /// The new contents of the file.
     content: String,
@@ -58,7 +58,7 @@ struct MiniclawArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentArgs {
-    /// A file on a mount that may be written, such as `@project/notes.md`.
+    /// The file, by its path from the `@` of a mount that may be written.
     path: String,
     /// The new contents of the file.
     content: String,
@@ -93,7 +93,7 @@ impl TryFrom<StandardArgs> for Args {
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
         Ok(Self {
-            path: Given::Workspace(args.path),
+            path: Given::Standard(args.path),
             content: args.encoding.decode(args.content)?,
             parents: if args.create_dirs { Parents::MayBeMade } else { Parents::MustExist },
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
@@ -117,7 +117,7 @@ impl TryFrom<CrewagentArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: Given::Workspace(args.path),
+            path: Given::trimmed(&args.path),
             content: args.content.into_bytes(),
             parents: Parents::MayBeMade,
             if_match: None,

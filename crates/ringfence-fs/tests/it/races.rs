@@ -44,6 +44,8 @@ enum Pattern {
     Climb,
     /// A file, for a pipe that nobody has open.
     Pipe,
+    /// A link to a file inside, for a link to its twin outside.
+    Link,
 }
 
 impl Pattern {
@@ -78,6 +80,16 @@ impl Pattern {
                 place(root, "f.txt", |at| std::fs::write(at, "inside\n"))?;
                 Ok(mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
             }
+            Self::Link => {
+                for name in ["f.txt", "f.link"] {
+                    remove(&root.join(name))?;
+                }
+                if !root.join("b").is_dir() {
+                    place(root, "b", |at| tree(at, "inside\n"))?;
+                }
+                std::os::unix::fs::symlink("b/f.txt", root.join("f.txt"))?;
+                std::os::unix::fs::symlink("../outside/twin/f.txt", root.join("f.link"))
+            }
         }
     }
 
@@ -97,6 +109,7 @@ impl Pattern {
                 std::fs::rename(there, here).is_ok() && out
             }
             Self::Pipe => exchange("f.txt", "pipe").is_ok(),
+            Self::Link => exchange("f.txt", "f.link").is_ok(),
         }
     }
 
@@ -112,6 +125,10 @@ impl Pattern {
                 (kind("f.txt"), kind("pipe")),
                 (Ok(one), Ok(other)) if one.is_file() != other.is_file()
             ),
+            Self::Link => matches!(
+                (kind("f.txt"), kind("f.link")),
+                (Ok(one), Ok(other)) if one.is_symlink() && other.is_symlink()
+            ),
         }
     }
 
@@ -122,6 +139,7 @@ impl Pattern {
             Self::Last => ("b", "f.txt"),
             Self::Climb => ("mid/dir/d/../../sub", "mid/dir/../f.txt"),
             Self::Pipe => (".", "f.txt"),
+            Self::Link => ("b", "f.txt"),
         };
         let top = if self == Self::Climb { "mid" } else { "." };
         let below = |name: &str| format!("{directory}/{name}");
@@ -140,11 +158,13 @@ impl Pattern {
             ("write_file", json!({"path": new, "content": "inside\n", "createDirs": true})),
             ("append_file", json!({"path": file, "content": "inside\n"})),
             ("append_file", json!({"path": new, "content": "inside\n"})),
-            ("edit_file", json!({"path": file, "oldText": "inside", "newText": "inside", "replaceAll": true})),
+            ("edit_file", json!({"path": file, "oldText": "inside", "newText": "inside too", "replaceAll": true})),
+            ("write_file", json!({"path": file, "content": "inside\n"})),
             ("search_files", json!({"path": directory, "pattern": "inside"})),
             ("search_files", json!({"path": top, "pattern": "inside"})),
             ("search_files", json!({"path": file, "pattern": "inside"})),
-            ("apply_patch", json!({"path": file, "patch": "@@ -1 +1 @@\n-inside\n+inside\n"})),
+            ("apply_patch", json!({"path": file, "patch": "@@ -1 +1 @@\n-inside\n+within\n"})),
+            ("write_file", json!({"path": file, "content": "inside\n"})),
             ("apply_patch", json!({"patch": both(file, &new)})),
             ("copy_file", json!({"from": file, "to": copy, "overwrite": true})),
             ("copy_file", json!({"from": file, "to": "taken.txt", "overwrite": true})),
@@ -159,6 +179,10 @@ impl Pattern {
             ("delete_file", json!({"path": file})),
             ("write_file", json!({"path": file, "content": "inside\n", "createDirs": true})),
         ];
+        if self == Self::Link {
+            // A link is moved and deleted as itself, and nothing is moved onto it.
+            calls.retain(|(tool, _)| !matches!(*tool, "move_file" | "delete_file"));
+        }
         if matches!(self, Self::Middle | Self::Last) {
             // The exchanged thing itself goes and is built again, so this is done more rarely than the rest.
             calls.push(("delete_file", json!({"path": directory, "recursive": true})));
@@ -392,7 +416,7 @@ fn unsafe_write(world: &World, path: &str) -> bool {
 
 /// A patch of two files at once.
 fn both(one: &str, other: &str) -> String {
-    let part = |path: &str| format!("--- {path}\n+++ {path}\n@@ -1 +1 @@\n-inside\n+inside\n");
+    let part = |path: &str| format!("--- {path}\n+++ {path}\n@@ -1 +1 @@\n-inside\n+within\n");
     part(one) + &part(other)
 }
 
@@ -434,6 +458,21 @@ fn a_file_swapped_for_a_pipe_never_hangs_a_call() {
 #[test]
 fn a_file_swapped_for_a_pipe_never_hangs_a_call_with_cap_std() {
     race(Pattern::Pipe, Backend::CapStd);
+}
+
+#[test]
+fn a_link_swapped_for_a_link_out_is_never_written_through() {
+    race(Pattern::Link, Backend::Best);
+}
+
+#[test]
+fn a_link_swapped_for_a_link_out_is_never_written_through_with_cap_std() {
+    race(Pattern::Link, Backend::CapStd);
+}
+
+#[test]
+fn a_checked_link_that_is_then_written_through_leaks() {
+    control(Pattern::Link, |world| unsafe_write(world, "f.txt"));
 }
 
 #[test]

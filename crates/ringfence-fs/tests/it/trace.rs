@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     kept: Arc<(Mutex<Vec<String>>, Condvar)>,
+    places: Arc<Mutex<Vec<String>>>,
     /// Cancelled when a call begins to run; the call goes on when the other end of the channel is gone.
     at_begin: Option<(CancellationToken, Arc<Mutex<Receiver<()>>>)>,
 }
@@ -24,6 +25,11 @@ impl Trace {
 
     pub(crate) fn lines(&self) -> Vec<String> {
         self.kept.0.lock().unwrap().clone()
+    }
+
+    /// Every path that a record names, as it was given and as it was resolved.
+    pub(crate) fn places(&self) -> Vec<String> {
+        self.places.lock().unwrap().clone()
     }
 
     /// Waits until there are so many.
@@ -49,6 +55,10 @@ impl AuditSink for Trace {
             Moment::Refused { error, .. } => format!("refused {:?}", error.kind),
             Moment::Overdue { error, .. } => format!("overdue {:?}", error.kind),
         };
+        let places = record.touches.iter().map(|touch| &touch.place);
+        let named =
+            places.flat_map(|place| [Some(place.given.clone()), place.resolved.clone(), Some(place.shown.clone())]);
+        self.places.lock().unwrap().extend(named.flatten());
         self.kept.0.lock().unwrap().push(line);
         self.kept.1.notify_all();
         if let (Moment::Begin { .. }, Some((cancel, gone))) = (&record.moment, &self.at_begin) {

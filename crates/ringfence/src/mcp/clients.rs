@@ -345,7 +345,7 @@ mod tests {
             system: None,
         };
         for client in Client::value_variants() {
-            for file in client.files(places) {
+            for file in client.files(places).into_iter().chain(client.layers(places)) {
                 // Files of the user lie outside of a workspace, unless their home is one.
                 let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap();
                 let name = name.to_str().unwrap();

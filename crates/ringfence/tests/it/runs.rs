@@ -283,7 +283,7 @@ fn what_a_model_is_told_is_what_holds_for_its_agent() {
         - fs.read: Read a text file, or some of its lines.
         - fs.write: Write a text file: create it, or replace its contents.
         - fs.list: List the entries of a directory.
-        - fs.apply_patch: Update the front matter of a file in `@state`, such as `@state/workflow.md`: the rest of the file stays as it is.
+        - fs.apply_patch: Update the front matter of a file in `@state`: the rest of the file stays as it is.
         - fs.search: Search a file, or all files below a directory, for lines that match.
         Every path begins with one of `@project`, `@pkg` (only to be read), `@state`.
         One read returns at most 1000 bytes and one write takes at most 5000; a larger file is searched, or read by lines.
@@ -293,6 +293,18 @@ fn what_a_model_is_told_is_what_holds_for_its_agent() {
     assert_eq!(told("none"), "You have no tools for files.\n");
     let said = run.call_as("small", config, "fs.write", &json!({"path": "@project/f", "content": "x".repeat(5001)}));
     assert_eq!(said.error(), "E_WRITE_LIMIT");
+}
+
+#[test]
+fn a_prompt_says_of_larger_files_what_the_tools_can_do() {
+    let site = Site::new();
+    let told = |dialect| {
+        let out = said(site.command(&["tools", "--format", "prompt", "--dialect", dialect]).output().unwrap()).out;
+        out.lines().find(|line| line.starts_with("One read")).unwrap().to_owned()
+    };
+    assert!(told("miniclaw").ends_with("takes at most 1048576; a larger file cannot be read."), "{}", told("miniclaw"));
+    assert!(told("crewagent").ends_with("; a larger file is searched, or read by lines."), "{}", told("crewagent"));
+    assert!(told("standard").ends_with("; a larger file is searched, or read by lines."), "{}", told("standard"));
 }
 
 #[test]

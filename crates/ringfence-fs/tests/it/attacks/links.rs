@@ -3,19 +3,21 @@
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use ringfence_kernel::ErrorKind::{
-    self, AlreadyExists, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, WrongType,
+    self, AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied,
+    WrongType,
 };
 use serde_json::json;
 
 use super::every::Use;
 use super::{Case, case, check};
+use crate::world::World;
 
 /// A workspace with `other.txt` and some directories.
 fn plain(name: impl Into<String>) -> Case {
     case(name).file("other.txt", "other").file("d/e/f", "deep").file("d/f", "shallow")
 }
 
-/// What happens at a link as the last name. It is removed, moved and described itself, and never written through.
+/// What happens at a link as the last name that leads to no file. It is removed, moved and described itself.
 fn at_link(to_read: ErrorKind, to_list: ErrorKind, to_write: ErrorKind) -> impl Fn(Use) -> Option<ErrorKind> {
     move |usage| match usage {
         Use::Read => Some(to_read),
@@ -97,13 +99,16 @@ fn a_link_with_an_absolute_target_says_why_it_is_refused() {
 }
 
 #[test]
-fn a_link_inside_is_read_through_and_not_written_through() {
+fn a_link_inside_is_read_and_written_through() {
     check(|| {
         vec![
             plain("to a file")
                 .link("l", "d/f")
                 .works("read_file", json!({"path": "l"}), |_, value| assert_eq!(value["content"], "shallow"))
-                .every("l", |usage| at_link(NotFound, WrongType, WrongType)(usage).filter(|_| usage != Use::Read))
+                .every("l", |usage| match usage {
+                    Use::Read | Use::Write | Use::Edit => None,
+                    other => at_link(NotFound, WrongType, WrongType)(other),
+                })
                 .works("copy_file", json!({"from": "l", "to": "copy"}), |world, _| {
                     assert!(!world.root.join("copy").is_symlink());
                     assert_eq!(world.read("copy"), "shallow");
@@ -134,7 +139,98 @@ fn a_link_inside_is_read_through_and_not_written_through() {
                     json!({}),
                     "ok: listed 3 entries in .\n- d\tdir\t0\n- l\tfile\t3\n- other.txt\tfile\t5",
                 )
-                .fails("write_file", json!({"path": "l", "content": "x"}), WrongType),
+                .says("write_file", json!({"path": "l", "content": "x"}), "ok: wrote 1 bytes to l")
+                .says("append_file", json!({"path": "l", "content": "y"}), "ok: appended 1 bytes to l (size=2)")
+                .says(
+                    "edit_file",
+                    json!({"path": "l", "old_text": "xy", "new_text": "z"}),
+                    "ok: replaced 1 match(es) in l",
+                )
+                .then(|world| {
+                    assert!(world.root.join("l").is_symlink());
+                    assert_eq!(world.read("d/f"), "z");
+                }),
+        ]
+    });
+}
+
+#[test]
+fn what_is_written_through_a_link_is_a_change_of_the_file() {
+    check(|| {
+        let stays = |world: &World, content: &str| {
+            assert!(world.root.join("d/l").is_symlink());
+            assert_eq!(world.read("other.txt"), content);
+        };
+        let linked = |name| plain(name).link("d/l", "m").link("d/m", "../other.txt");
+        let both = "--- a/d/l\n+++ b/d/l\n@@ -1 +1 @@\n-other\n\\ No newline at end of file\n+new\n\
+                    --- a/d/f\n+++ b/d/f\n@@\n-shallow\n+new\n";
+        let same = "--- a/d/l\n+++ b/d/l\n@@\n-other\n+new\n--- a/other.txt\n+++ b/other.txt\n@@\n-other\n+new\n";
+        let delete = "--- a/d/l\n+++ /dev/null\n@@ -1 +0,0 @@\n-other\n\\ No newline at end of file\n";
+        let create = "--- /dev/null\n+++ b/d/l\n@@ -0,0 +1 @@\n+new\n";
+        vec![
+            linked("written")
+                .works("write_file", json!({"path": "d/l", "content": "new"}), move |world, value| {
+                    stays(world, "new");
+                    assert_eq!((&value["path"], &value["created"]), (&json!("d/l"), &json!(false)));
+                })
+                .works("undo", json!({}), move |world, value| {
+                    stays(world, "other");
+                    assert!(value.to_string().contains("other.txt"), "{value}");
+                }),
+            linked("appended to")
+                .works("append_file", json!({"path": "d/l", "content": "!"}), move |world, _| stays(world, "other!"))
+                .works("undo", json!({}), move |world, _| stays(world, "other")),
+            linked("edited").works(
+                "edit_file",
+                json!({"path": "d/l", "oldText": "other", "newText": "new"}),
+                move |world, _| stays(world, "new"),
+            ),
+            linked("patched").works(
+                "apply_patch",
+                json!({"path": "d/l", "patch": "@@\n-other\n+new\n"}),
+                move |world, _| {
+                    stays(world, "new");
+                },
+            ),
+            linked("patched with another")
+                .works("apply_patch", json!({"patch": both}), move |world, _| stays(world, "new\n")),
+            linked("copied to").works(
+                "copy_file",
+                json!({"from": "d/f", "to": "d/l", "overwrite": true}),
+                move |world, _| stays(world, "shallow"),
+            ),
+            linked("twice the same").fails("apply_patch", json!({"patch": same}), InvalidArgs),
+            linked("not deleted by a patch").fails("apply_patch", json!({"patch": delete}), WrongType),
+            linked("not created by a patch").fails("apply_patch", json!({"patch": create}), AlreadyExists),
+            linked("copied to itself").fails(
+                "copy_file",
+                json!({"from": "other.txt", "to": "d/l", "overwrite": true}),
+                InvalidArgs,
+            ),
+            plain("a secret").file(".env", "K=v").link("l", ".env").fails(
+                "append_file",
+                json!({"path": "l", "content": "x"}),
+                ApprovalDenied,
+            ),
+            plain("what is protected").file(".git/hooks/pre-commit", "x").link("l", ".git/hooks/pre-commit").fails(
+                "write_file",
+                json!({"path": "l", "content": "x"}),
+                ApprovalDenied,
+            ),
+            plain("by a name that is protected")
+                .given(|world| {
+                    std::fs::create_dir(world.root.join(".vscode")).unwrap();
+                    symlink("../other.txt", world.root.join(".vscode/tasks.json")).unwrap();
+                })
+                .fails("write_file", json!({"path": ".vscode/tasks.json", "content": "x"}), ApprovalDenied),
+            plain("a file that is closed")
+                .file("closed", "x")
+                .given(|world| {
+                    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o444);
+                    std::fs::set_permissions(world.root.join("closed"), closed).unwrap();
+                })
+                .link("l", "closed")
+                .fails("write_file", json!({"path": "l", "content": "y"}), PermissionDenied),
         ]
     });
 }

@@ -547,7 +547,15 @@ fn a_hunk_goes_where_it_says_or_to_the_only_other_place_and_the_reply_says_so() 
         }),
         case("in several places").file("f", "x\na\nb\na\nb\n").fails("apply_patch", diff(hunk), AmbiguousEdit),
         case("nowhere").file("f", "a\nc\n").fails_saying("apply_patch", diff(hunk), EditNotFound, &["hunk 1"]),
-        case("with other line ends").file("f", "a\r\nb\r\n").fails_saying("apply_patch", diff(hunk), EditNotFound, &["line end"]),
+        case("with other line ends").file("f", "a\r\nb\r\n").works("apply_patch", diff(hunk), |world, _| assert_eq!(world.read("f"), "a\r\nB\r\n")),
+        case("with both line ends").file("f", "a\r\nb\n").fails_saying("apply_patch", diff(hunk), EditNotFound, &["line end"]),
+        case("twice").file("f", "a\n")
+            .works("apply_patch", json!({"path": "f", "patch": "@@ -1 +1,2 @@\n a\n+b\n"}), |world, _| assert_eq!(world.read("f"), "a\nb\n"))
+            .fails_saying("apply_patch", json!({"path": "f", "patch": "@@ -1 +1,2 @@\n a\n+b\n"}), EditNotFound, &["already"]),
+        case("without numbers, in a fence").file("f", "x\na\nb\n")
+            .works("apply_patch", diff("```diff\n--- a/f\n+++ b/f\n@@ ... @@\n a\n-b\n+B\n```\n"), |world, value| {
+                assert_eq!((world.read("f").as_str(), &value["files"][0]["hunks"][0]["offset"]), ("x\na\nB\n", &Value::Null));
+            }),
         case("no diff").fails("apply_patch", diff("hello"), InvalidArgs).fails("apply_patch", diff(""), InvalidArgs)
             .fails("apply_patch", json!({"patch": 7}), InvalidArgs).fails("apply_patch", json!({}), InvalidArgs)
             .fails("apply_patch", diff("*** Begin Patch\n*** Update File: f\n@@\n-a\n+b\n*** End Patch\n"), InvalidArgs),

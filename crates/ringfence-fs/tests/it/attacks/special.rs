@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use ringfence_fs::Backend;
 use ringfence_kernel::ErrorKind::{self, AlreadyExists, WrongType};
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::fs::{CWD, FileType, Mode, inotify, makedev, mknodat};
 use serde_json::{Value, json};
 
 use super::elsewhere::{is_root, left_out};
 use super::every::Use;
 use super::{Case, case, check};
+use crate::world::{Setup, World};
 
 pub(crate) fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
@@ -46,6 +48,64 @@ fn cases(kind: &'static str, make: fn(&Path)) -> Vec<Case> {
             .works("move_file", json!({"from": "it", "to": "d"}), |_, _| ())
             .works("delete_file", json!({"path": "d"}), |world, _| assert!(!world.root.join("d").exists())),
     ]
+}
+
+/// Names of the workspace that were opened since the watch began, and not only looked at.
+fn opened(watch: &rustix::fd::OwnedFd) -> Vec<String> {
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    let mut names = Vec::new();
+    while let Ok(event) = events.next() {
+        names.extend(event.file_name().map(|name| name.to_string_lossy().into_owned()));
+    }
+    names
+}
+
+#[test]
+fn what_is_no_file_is_never_opened() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        let world = World::with(Setup::default().on(backend));
+        world.write("other.txt", "other");
+        make_fifo(&world.root.join("pipe"));
+        make_socket(&world.root.join("socket"));
+        let device = world.root.join("device");
+        let made = mknodat(CWD, &device, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 5));
+        let names = ["pipe", "socket", "device", "link"];
+        std::os::unix::fs::symlink("pipe", world.root.join("link")).unwrap();
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, &world.root, inotify::WatchFlags::OPEN).unwrap();
+        for name in names.into_iter().filter(|name| *name != "device" || made.is_ok()) {
+            let patch = "@@ -1 +1 @@\n-x\n+y\n";
+            for (tool, arguments) in [
+                ("read_file", json!({"path": name})),
+                ("read_file", json!({"path": name, "startLine": 1})),
+                ("write_file", json!({"path": name, "content": "x"})),
+                ("append_file", json!({"path": name, "content": "x"})),
+                ("edit_file", json!({"path": name, "oldText": "x", "newText": "y"})),
+                ("apply_patch", json!({"path": name, "patch": patch})),
+                ("search_files", json!({"path": name, "pattern": "x"})),
+                ("search_files", json!({"path": ".", "pattern": "x", "includeIgnored": true})),
+                ("copy_file", json!({"from": name, "to": "copy"})),
+                ("copy_file", json!({"from": "other.txt", "to": name, "overwrite": true})),
+                ("move_file", json!({"from": "other.txt", "to": name, "overwrite": true})),
+                ("get_file_info", json!({"path": name})),
+                ("list_directory", json!({"path": name})),
+                ("list_directory", json!({"path": ".", "recursive": true})),
+                ("find_files", json!({"path": ".", "glob": "*"})),
+                ("read_file", json!({"path": format!("{name}x")})),
+            ] {
+                world.call(tool, &arguments);
+                let opened = opened(&watch);
+                assert!(
+                    !opened.iter().any(|opened| names.contains(&opened.as_str())),
+                    "{tool} {arguments}: {opened:?}"
+                );
+            }
+        }
+        // The watch sees what is opened.
+        world.value("read_file", &json!({"path": "other.txt"}));
+        assert!(opened(&watch).contains(&"other.txt".to_owned()));
+    }
 }
 
 #[test]

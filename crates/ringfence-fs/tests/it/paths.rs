@@ -1,0 +1,167 @@
+//! Paths as callers write them, and what they mean in each dialect.
+
+use ringfence_fs::{Fence, MountSpec, Options, Rights};
+use ringfence_kernel::{Dialect, ErrorKind};
+use serde_json::{Value, json};
+
+use crate::trace::Trace;
+use crate::world::{Setup, World};
+
+/// What a call of each dialect is told about a path: the text of the file, or the kind of error.
+#[track_caller]
+fn check_read(world: &World, path: &str, expected: Result<&str, ErrorKind>) {
+    let answer = world.call("read_file", &json!({ "path": path }));
+    match (answer.error, expected) {
+        (None, Ok(content)) => assert!(answer.text.contains(content), "{path}: {}", answer.text),
+        (Some(kind), Err(expected)) => assert_eq!(kind, expected, "{path}: {}", answer.text),
+        _ => panic!("{path}: {}", answer.text),
+    }
+}
+
+#[test]
+fn the_path_that_programs_see_is_the_workspace_in_the_standard_dialect() {
+    let world = World::new();
+    world.write("d/f.txt", "inside");
+    for path in ["/workspace/d/f.txt", "/workspace//d/./f.txt", "/workspace/d/../d/f.txt"] {
+        check_read(&world, path, Ok("inside"));
+    }
+    for path in ["/workspace/../ws/d/f.txt", "/workspace/../etc/passwd", "/workspace/d/../../../etc/passwd"] {
+        check_read(&world, path, Err(ErrorKind::OutsideWorkspace));
+    }
+    for path in ["/workspacex/d/f.txt", "//workspace/d/f.txt", "/workspaces/d/f.txt", "/Workspace/d/f.txt", "/workspac"]
+    {
+        check_read(&world, path, Err(ErrorKind::OutsideWorkspace));
+    }
+    check_read(&world, "/workspace", Err(ErrorKind::WrongType));
+    check_read(&world, "/workspace/.ringfence/x", Err(ErrorKind::InvalidPath));
+    check_read(&world, "/workspace/nothing", Err(ErrorKind::NotFound));
+}
+
+#[test]
+fn every_tool_of_the_standard_dialect_takes_the_path_that_programs_see() {
+    let world = World::new();
+    let calls: [(&str, Value, &str); 14] = [
+        ("create_directory", json!({"path": "/workspace/d"}), "d"),
+        ("write_file", json!({"path": "/workspace/d/f", "content": "a\n"}), "d/f"),
+        ("append_file", json!({"path": "/workspace/d/f", "content": "b\n"}), "d/f"),
+        ("edit_file", json!({"path": "/workspace/d/f", "oldText": "b", "newText": "c"}), "d/f"),
+        ("apply_patch", json!({"path": "/workspace/d/f", "patch": "@@\n-c\n+d\n"}), "d/f"),
+        ("apply_patch", json!({"path": "/workspace/d/f", "patch": "--- a/d/f\n+++ b/d/f\n@@\n-d\n+e\n"}), "d/f"),
+        ("apply_patch", json!({"patch": "--- /workspace/d/f\n+++ /workspace/d/f\n@@\n-e\n+g\n"}), "d/f"),
+        ("get_file_info", json!({"path": "/workspace/d/f"}), "d/f"),
+        ("list_directory", json!({"path": "/workspace/d"}), "f"),
+        ("find_files", json!({"path": "/workspace/d", "glob": "*"}), "f"),
+        ("search_files", json!({"path": "/workspace", "pattern": "g"}), "d/f"),
+        ("copy_file", json!({"from": "/workspace/d/f", "to": "/workspace/d/g"}), "d/g"),
+        ("move_file", json!({"from": "/workspace/d/g", "to": "/workspace/d/h"}), "d/h"),
+        ("read_file", json!({"path": "/workspace/d/f"}), "a\ng\n"),
+    ];
+    for (tool, arguments, wanted) in calls {
+        let value = world.value(tool, &arguments);
+        assert!(value.to_string().contains(&json!(wanted).to_string()), "{tool}: {value}");
+        assert!(!value.to_string().contains("/workspace"), "{tool}: {value}");
+    }
+    assert_eq!((world.read("d/f"), world.read("d/h")), ("a\ng\n".to_owned(), "a\ng\n".to_owned()));
+}
+
+#[test]
+fn the_other_dialects_do_not_know_the_path_that_programs_see() {
+    for dialect in [Dialect::Miniclaw, Dialect::Crewagent] {
+        let world = World::with(Setup::of(dialect));
+        world.write("f.txt", "inside");
+        let tools: &[&str] = match dialect {
+            Dialect::Miniclaw => &["read_file", "list_dir"],
+            _ => &["fs.read", "fs.list"],
+        };
+        for tool in tools {
+            let kind = world.error(tool, &json!({"path": "/workspace/f.txt"}));
+            assert!(matches!(kind, ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath), "{tool}: {kind:?}");
+        }
+    }
+    let world = World::with(Setup::of(Dialect::Miniclaw));
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "/workspace/f", "content": "x"})),
+        ("append_file", json!({"path": "/workspace/f", "content": "x"})),
+        ("edit_file", json!({"path": "/workspace/f", "old_text": "x", "new_text": "y"})),
+    ] {
+        assert_eq!(world.error(tool, &arguments), ErrorKind::OutsideWorkspace, "{tool}");
+    }
+}
+
+#[test]
+fn policy_and_records_see_the_path_inside_the_workspace() {
+    let trace = Trace::default();
+    let world = World::with(Setup { trace: Some(trace.clone()), ..Setup::default() });
+    assert_eq!(
+        world.error("write_file", &json!({"path": "/workspace/.git/hooks/x", "content": "", "createDirs": true})),
+        ErrorKind::ApprovalDenied
+    );
+    world.value("write_file", &json!({"path": "/workspace/f", "content": "x"}));
+    assert!(trace.places().iter().all(|place| !place.contains("/workspace")), "{:?}", trace.places());
+    assert!(trace.places().iter().any(|place| place == "f"), "{:?}", trace.places());
+}
+
+#[test]
+fn a_path_of_crewagent_is_read_as_its_origin_read_it() {
+    let world = World::with(Setup { mounts: vec![("project", Rights::ReadWrite)], ..Setup::of(Dialect::Crewagent) });
+    let root = world.host_path().join("mount-project");
+    std::fs::create_dir(root.join("d")).unwrap();
+    std::fs::write(root.join("d/f.txt"), "inside").unwrap();
+    for path in
+        ["@project/d/f.txt", "@project//d/f.txt", "@project///d//f.txt", "@project\\d\\f.txt", "@project\\\\d/f.txt"]
+    {
+        let answer = world.call("fs.read", &json!({ "path": path }));
+        assert_eq!(answer.error, None, "{path}: {}", answer.text);
+        assert!(answer.text.contains("\"@project/d/f.txt\""), "{path}: {}", answer.text);
+    }
+    for path in ["@project\\..\\x", "@project\\d\\..\\f.txt", "@project//../x", "@project\\C:\\x", "\\@project\\x"] {
+        let kind = world.error("fs.read", &json!({ "path": path }));
+        assert!(matches!(kind, ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath), "{path}: {kind:?}");
+    }
+    let answer = world.call("fs.read", &json!({"path": "@nope/x"}));
+    assert!(answer.text.contains("there are @workspace, @project"), "{}", answer.text);
+    assert!(!answer.text.contains("./"), "{}", answer.text);
+}
+
+#[test]
+fn white_space_around_a_path_of_miniclaw_is_not_part_of_it() {
+    let world = World::with(Setup::of(Dialect::Miniclaw));
+    world.write("f.txt", "inside");
+    for (tool, arguments, said) in [
+        ("read_file", json!({"path": " f.txt\n"}), "ok: read 6 bytes from f.txt\ninside"),
+        ("list_dir", json!({"path": " "}), "ok: listed 1 entries in .\n- f.txt\tfile\t6"),
+        ("list_dir", json!({"path": " . "}), "ok: listed 1 entries in .\n- f.txt\tfile\t6"),
+        ("append_file", json!({"path": " f.txt ", "content": "!"}), "ok: appended 1 bytes to f.txt (size=7)"),
+        ("edit_file", json!({"path": "f.txt ", "old_text": "!", "new_text": "?"}), "ok: replaced 1 match(es) in f.txt"),
+        ("write_file", json!({"path": "\tg.txt", "content": "x"}), "ok: wrote 1 bytes to g.txt"),
+    ] {
+        assert_eq!(world.call(tool, &arguments).text, said, "{tool} {arguments}");
+    }
+    for path in ["", "   ", "\n"] {
+        let answer = world.call("read_file", &json!({ "path": path }));
+        assert_eq!(answer.text, "invalid_path: path must not be empty", "{path:?}");
+    }
+}
+
+/// A workspace or a mount that really is below `/workspace`.
+#[test]
+fn a_directory_that_really_is_there_is_meant_first() {
+    let below = |name: &str| tempfile::Builder::new().prefix(name).tempdir_in("/workspace").ok();
+    // Only where the directory is there already: a test makes none at the root.
+    let (Some(one), Some(other)) = (below("one"), below("other")) else { return };
+    let state = tempfile::tempdir().unwrap();
+    let spec = |alias: &str, path: &std::path::Path| MountSpec {
+        alias: alias.to_owned(),
+        path: path.to_owned(),
+        rights: Rights::ReadWrite,
+    };
+    let mounts = vec![spec("data", other.path())];
+    let fence = Fence::new(spec("workspace", one.path()), mounts, state.path(), Options::default()).unwrap();
+    let world = World::around(fence, Setup::default());
+    for (directory, content) in [(&one, "one"), (&other, "other")] {
+        std::fs::write(directory.path().join("f"), content).unwrap();
+        let path = directory.path().join("f");
+        check_read(&world, path.to_str().unwrap(), Ok(content));
+    }
+    check_read(&world, "/workspace/f", Ok("one"));
+}
