@@ -12,10 +12,11 @@ use ringfence_kernel::{ApprovalRequest, Grant, Noes, visible_line};
 /// A line for each request.
 pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
     let mut text = String::new();
-    for ApprovalRequest { id, principal, tool, reason, expires, .. } in requests {
+    for ApprovalRequest { id, principal, tool, reason, expires, suspended, .. } in requests {
         let left = expires.duration_since(now).unwrap_or_default().as_secs();
         let (principal, tool, reason) = (visible_line(principal), visible_line(tool), visible_line(reason));
-        let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}");
+        let caller = if *suspended { "  (the caller has to call again)" } else { "" };
+        let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}{caller}");
     }
     text
 }
@@ -35,6 +36,7 @@ pub(crate) fn show(request: &ApprovalRequest) -> String {
         ("layer", request.layer.name()),
         ("answer", request.assurance.name()),
         ("always", request.grant.as_deref().unwrap_or_default()),
+        ("caller", if request.suspended { "not waiting: the call runs when it calls again" } else { "" }),
     ];
     let mut text = String::new();
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {

@@ -55,17 +55,15 @@ pub fn at_terminal(settings: &Settings, environment: &Environment) -> Box<dyn Ap
 pub fn by_setting(settings: &Settings, ask: impl FnOnce() -> Box<dyn Approver>) -> Box<dyn Approver> {
     match settings.approve {
         Approve::Ask => ask(),
-        Approve::Never => Box::new(Silent("nobody is asked with `--approve never`")),
-        Approve::Policy => Box::new(Silent("with `--approve policy` only what a rule allows is done")),
+        Approve::Never => Box::new(Silent("approval requests are turned off here")),
+        Approve::Policy => Box::new(Silent("only what a rule allows is done here")),
         Approve::Always => Box::new(Unattended),
     }
 }
 
 /// Says no where nobody can be asked, and how it could be allowed.
 pub fn nobody() -> Nobody {
-    Nobody {
-        advice: "at a terminal you would be asked, and `--preset edits` allows changes inside the workspace".to_owned(),
-    }
+    Nobody { advice: "at a terminal the user is asked".to_owned() }
 }
 
 /// Says no, and why.

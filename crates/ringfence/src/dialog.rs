@@ -1,17 +1,21 @@
 //! What a person is shown of a request, and what their keys mean.
 //!
-//! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted
-//! or typed ahead is no answer. What does not fit is never left out in silence.
+//! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted,
+//! typed ahead or typed for something else is not an answer. Keys count once it was quiet for a moment, and a key that
+//! means nothing here begins another such moment. What does not fit is never left out in silence.
 //!
-//! Not here: the terminal (`terminal.rs`). This only knows keys, lines and sizes.
+//! Not here: the terminal and its clock (`terminal.rs`). This only knows keys, lines, sizes and given times.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_TIME, visible_line};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::approvals_text::lines_of;
+
+/// How long no key may come before keys count: whoever was typing something else stops first.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// A reason is a sentence or two.
 const LONGEST_REASON: usize = 500;
@@ -72,6 +76,8 @@ pub(crate) struct Dialog<'a> {
     state: State,
     /// Whether keys count yet.
     ready: bool,
+    /// Since when there was no key, while they do not.
+    quiet_since: Option<Instant>,
     /// What came of the last key, until the next one.
     note: Option<String>,
     /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
@@ -83,23 +89,49 @@ enum State {
     Choose,
     Reason(String),
     Always,
-    View { top: usize },
+    View {
+        top: usize,
+    },
     Help,
-    Edited(Value),
+    /// With what the call would do then.
+    Edited(Value, String),
 }
 
 impl<'a> Dialog<'a> {
     pub(crate) fn new(request: &'a ApprovalRequest) -> Self {
-        Self { request, state: State::Choose, ready: false, note: None, fitted: None }
+        Self { request, state: State::Choose, ready: false, quiet_since: None, note: None, fitted: None }
     }
 
-    /// The person had a moment to see that they are asked. From here on keys count, and are shown.
-    pub(crate) fn begin(&mut self) {
-        self.ready = true;
+    /// From here on it has to be quiet for a moment before keys count.
+    pub(crate) fn unsettle(&mut self, now: Instant) {
+        self.ready = false;
+        self.quiet_since = Some(now);
+    }
+
+    /// Lets keys count, and shows them, once it was quiet for long enough.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.quiet_since.is_some_and(|since| now.saturating_duration_since(since) >= SETTLE) {
+            self.ready = true;
+        }
+    }
+
+    /// As `type_in`, at a time.
+    pub(crate) fn typed(&mut self, keys: &[Key], now: Instant) -> Step {
+        if !self.ready {
+            self.unsettle(now);
+            return Step::Stay;
+        }
+        let chose = matches!(self.state, State::Choose);
+        let step = self.type_in(keys);
+        // Whoever types what means nothing here means something else.
+        if chose && matches!(self.state, State::Choose) && step == Step::Stay && self.note.is_none() {
+            self.unsettle(now);
+        }
+        step
     }
 
     /// What came in at once. Where one key is an answer, several at once are a paste and mean nothing.
-    pub(crate) fn type_in(&mut self, keys: &[Key]) -> Step {
+    fn type_in(&mut self, keys: &[Key]) -> Step {
         let writes = matches!(self.state, State::Reason(_));
         match keys {
             _ if !self.ready => Step::Stay,
@@ -150,7 +182,7 @@ impl<'a> Dialog<'a> {
                 Step::Stay
             }
             State::Help => self.show(State::Choose),
-            State::Edited(args) => match key {
+            State::Edited(args, _) => match key {
                 Key::Char('y') => Step::Done(ApprovalResponse { modified_args: Some(std::mem::take(args)), ..yes() }),
                 Key::Char('e') => Step::Edit(args.clone()),
                 Key::Char('n') | Key::Escape => self.show(State::Choose),
@@ -172,15 +204,15 @@ impl<'a> Dialog<'a> {
         }
     }
 
-    /// What the editor left behind.
-    pub(crate) fn edited(&mut self, left: Result<Value, String>) {
+    /// What the editor left behind, and what the call would do with it.
+    pub(crate) fn edited(&mut self, left: Result<Value, String>, preview: String) {
         self.fitted = None;
         match left {
             Ok(args) if args == self.request.args => {
                 self.state = State::Choose;
                 self.note = Some("the arguments are as they were".to_owned());
             }
-            Ok(args) => self.state = State::Edited(args),
+            Ok(args) => self.state = State::Edited(args, preview),
             Err(problem) => self.note = Some(visible_line(&problem)),
         }
     }
@@ -230,8 +262,10 @@ impl<'a> Dialog<'a> {
         match &self.state {
             State::Help => HELP.iter().map(|text| line(Style::Plain, (*text).to_owned())).collect(),
             State::Always => self.rule(),
-            State::Edited(args) => {
+            State::Edited(args, shown) => {
                 let mut lines = self.head();
+                lines.extend(preview(shown));
+                lines.push(line(Style::Plain, String::new()));
                 lines.push(line(Style::Title, "the arguments, as you changed them:".to_owned()));
                 lines.extend(pretty(args));
                 lines
@@ -287,7 +321,7 @@ impl<'a> Dialog<'a> {
             State::Always => format!("allow this for good?  [y] yes  [n] back   {time}"),
             State::View { .. } => format!("[space] on  [b] back up  [j][k] a line  [q] done   {time}"),
             State::Help => format!("any key goes back   {time}"),
-            State::Edited(_) => format!("call it with these arguments?  [y] yes  [n] drop them  [e] edit   {time}"),
+            State::Edited(..) => format!("call it with these arguments?  [y] yes  [n] drop them  [e] edit   {time}"),
         };
         let note = self.note.iter().map(|note| line(Style::Prompt, note.clone()));
         note.chain([line(Style::Prompt, keys)]).collect()
@@ -297,7 +331,7 @@ impl<'a> Dialog<'a> {
 const HELP: &[&str] = &[
     "y  allow this call, once, as it is shown",
     "n  refuse it, with a reason that the caller is told",
-    "e  change the arguments in your editor; you are asked again before they are used",
+    "e  change the arguments in your editor; you see what they would do before they are used",
     "a  allow the same from now on; the exact rule is shown first",
     "v  page through everything that is shown",
     "",
@@ -352,12 +386,14 @@ fn fitted(lines: Vec<Line>, width: usize) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::{Duration, Instant, SystemTime};
 
     use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, Layer};
     use serde_json::{Value, json};
 
     use super::{Dialog, Key, Size, State, Step, Style, yes};
+
+    const PREVIEW: &str = "--- a\n+++ a\n@@ -1 +1 @@\n-old\n+changed\n";
 
     fn request() -> ApprovalRequest {
         let text = |text: &str| text.to_owned();
@@ -391,7 +427,7 @@ mod tests {
     /// What comes of these keys, each by itself, in a dialog that may be answered.
     fn pressed(request: &ApprovalRequest, keys: &str) -> Step {
         let mut dialog = Dialog::new(request);
-        dialog.begin();
+        dialog.ready = true;
         let mut step = Step::Stay;
         for key in chars(keys) {
             assert_eq!(step, Step::Stay, "{keys}");
@@ -419,7 +455,7 @@ mod tests {
         }
         for key in [Key::Enter, Key::Escape, Key::Backspace, Key::Other, Key::Up, Key::PageDown] {
             let mut dialog = Dialog::new(&request);
-            dialog.begin();
+            dialog.ready = true;
             assert_eq!(dialog.type_in(&[key]), Step::Stay);
         }
     }
@@ -430,7 +466,7 @@ mod tests {
         let mut dialog = Dialog::new(&request);
         assert_eq!(dialog.type_in(&chars("y")), Step::Stay);
         assert!(!screen(&mut dialog, 24, 80).concat().contains("[y]"));
-        dialog.begin();
+        dialog.ready = true;
         assert!(screen(&mut dialog, 24, 80).concat().contains("[y] yes"));
         for pasted in ["yy", "yes", "ny"] {
             assert_eq!(dialog.type_in(&chars(pasted)), Step::Stay);
@@ -442,7 +478,7 @@ mod tests {
     fn a_no_has_the_reason_that_was_written() {
         let request = request();
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         dialog.type_in(&chars("n"));
         assert_eq!(dialog.type_in(&chars("not y\u{7}et")), Step::Stay);
         dialog.type_in(&[Key::Backspace]);
@@ -451,11 +487,11 @@ mod tests {
         };
         assert_eq!(dialog.type_in(&[Key::Enter]), no(Some("not ye")));
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         dialog.type_in(&chars("n"));
         assert_eq!(dialog.type_in(&[Key::Enter]), no(None));
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         dialog.type_in(&chars("n"));
         dialog.type_in(&chars(&"long ".repeat(1000)));
         let Step::Done(response) = dialog.type_in(&[Key::Enter]) else { panic!("no answer") };
@@ -466,22 +502,22 @@ mod tests {
     fn edited_arguments_are_asked_about_again() {
         let request = request();
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
-        dialog.edited(Ok(json!({"path": "b"})));
+        dialog.ready = true;
+        dialog.edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
         assert!(screen(&mut dialog, 24, 80).concat().contains("\"path\": \"b\""));
         assert_eq!(dialog.type_in(&chars("e")), Step::Edit(json!({"path": "b"})));
         let changed = ApprovalResponse { modified_args: Some(json!({"path": "b"})), ..yes() };
         assert_eq!(dialog.type_in(&chars("y")), Step::Done(changed));
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
-        dialog.edited(Ok(Value::Null));
+        dialog.ready = true;
+        dialog.edited(Ok(Value::Null), PREVIEW.to_owned());
         dialog.type_in(&chars("n"));
         assert_eq!(dialog.type_in(&chars("y")), Step::Done(yes()));
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
-        dialog.edited(Err("bad\u{1b}".to_owned()));
+        dialog.ready = true;
+        dialog.edited(Err("bad\u{1b}".to_owned()), PREVIEW.to_owned());
         assert!(screen(&mut dialog, 24, 80).concat().contains(r"bad\u{1b}"));
-        dialog.edited(Ok(request.args.clone()));
+        dialog.edited(Ok(request.args.clone()), PREVIEW.to_owned());
         assert_eq!(dialog.type_in(&chars("y")), Step::Done(yes()));
     }
 
@@ -489,7 +525,7 @@ mod tests {
     fn without_a_rule_to_add_there_is_no_always() {
         let request = ApprovalRequest { grant: None, ..request() };
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         assert_eq!(dialog.type_in(&chars("a")), Step::Stay);
         assert!(screen(&mut dialog, 24, 80).concat().contains("cannot be allowed for good"));
         assert_eq!(dialog.type_in(&chars("y")), Step::Done(yes()));
@@ -499,7 +535,7 @@ mod tests {
     fn nothing_on_the_screen_is_what_it_does_not_look_like() {
         let request = request();
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         for keys in ["", "v", "?", "a"] {
             dialog.type_in(&chars(keys));
             let text = screen(&mut dialog, 50, 80).concat();
@@ -530,7 +566,7 @@ mod tests {
         let request = ApprovalRequest { preview, ..request() };
         for (rows, columns) in [(24, 80), (10, 40), (6, 200), (3, 80), (1, 80), (24, 12), (200, 10)] {
             let mut dialog = Dialog::new(&request);
-            dialog.begin();
+            dialog.ready = true;
             let shown = screen(&mut dialog, rows, columns);
             assert!(shown.concat().contains("[y] yes"), "{rows}x{columns}: {shown:?}");
             assert!(!(3..=150).contains(&rows) || shown.concat().contains(" more "), "{rows}x{columns}: {shown:?}");
@@ -543,7 +579,7 @@ mod tests {
         let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
         let request = ApprovalRequest { preview, ..request() };
         let mut dialog = Dialog::new(&request);
-        dialog.begin();
+        dialog.ready = true;
         dialog.type_in(&chars("v"));
         let mut seen = String::new();
         for _ in 0..200 {
@@ -564,5 +600,46 @@ mod tests {
         let request = ApprovalRequest { preview: "漢".repeat(30), ..request() };
         let shown = screen(&mut Dialog::new(&request), 50, 20);
         assert!(shown.contains(&"漢".repeat(10)), "{shown:?}");
+    }
+
+    #[test]
+    fn keys_count_once_it_was_quiet_and_typing_begins_that_moment_again() {
+        let request = request();
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let mut dialog = Dialog::new(&request);
+        dialog.unsettle(start);
+        // Somebody writes a sentence, slowly: no letter of it is an answer, and each keeps the dialog waiting.
+        for (count, letter) in "yes, any day y".chars().enumerate() {
+            let now = at(count as u64 * 400);
+            dialog.tick(now);
+            assert_eq!(dialog.typed(&[Key::Char(letter)], now), Step::Stay, "{letter} {count}");
+        }
+        let stopped = 13 * 400;
+        dialog.tick(at(stopped + 499));
+        assert_eq!(dialog.typed(&[Key::Char('y')], at(stopped + 499)), Step::Stay);
+        dialog.tick(at(stopped + 999));
+        assert_eq!(dialog.typed(&[Key::Char('y')], at(stopped + 999)), Step::Done(yes()));
+        // A key that means nothing here was meant for something else, and so is what follows it.
+        let mut dialog = Dialog::new(&request);
+        dialog.unsettle(start);
+        dialog.tick(at(500));
+        for keys in [&[Key::Char('k')] as &[_], &[Key::Char('l'), Key::Char('s')]] {
+            assert_eq!(dialog.typed(keys, at(600)), Step::Stay);
+            assert_eq!(dialog.typed(&[Key::Char('y')], at(700)), Step::Stay);
+            dialog.tick(at(1200));
+            assert!(dialog.ready);
+        }
+    }
+
+    #[test]
+    fn what_changed_arguments_would_do_is_shown_before_they_are_used() {
+        let request = request();
+        let mut dialog = Dialog::new(&request);
+        dialog.ready = true;
+        dialog.edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
+        let screen = dialog.screen(Size { rows: 40, columns: 80 }, Duration::from_secs(60));
+        let found = |text: &str| screen.iter().find(|line| line.text == text).map(|line| line.style);
+        assert_eq!((found("+changed"), found("+new")), (Some(Style::Added), None));
     }
 }

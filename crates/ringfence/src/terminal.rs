@@ -1,7 +1,7 @@
 //! Asking at the terminal that the program was started from.
 //!
 //! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
-//! before the dialog was there are dropped. Whatever happens, the terminal is left as it was found: an answer from
+//! before the dialog was there are dropped, and so are those that go on from there. Whatever happens, the terminal is left as it was found: an answer from
 //! elsewhere, the end of the time, a signal, a panic.
 //!
 //! Not here: what is shown and what keys mean (`dialog.rs`). A front whose terminal is somebody else's, such as a
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Principal, Word, visible_line,
-    visible_whole,
+    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, ArgumentDraft, Assurance, Desk, DraftOutcome,
+    Principal, Word, visible_line, visible_whole,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -38,13 +38,14 @@ use crate::approve::nobody;
 use crate::config::{Environment, Settings};
 use crate::dialog::{Dialog, Key, Line, Size, Step, Style};
 use crate::launch::{Patience, ProgramLauncher};
+use crate::store::SqliteStore;
 use crate::waiting::Asking;
 
 /// How often the window and the time are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a dialog is there before a key counts: whoever was typing something else sees it first.
-const MOMENT: Duration = Duration::from_millis(300);
+/// How long a preview of changed arguments is waited for.
+const PREVIEW_TIME: Duration = Duration::from_secs(10);
 
 /// No arguments are longer than this.
 const LONGEST_ARGUMENTS: u64 = 32 << 20;
@@ -119,26 +120,26 @@ impl Terminal {
         let colours = if self.no_color { Colours::None } else { Colours::All };
         let mut screen = Screen::enter(terminal, colours)?;
         let left = || request.expires.duration_since(SystemTime::now()).unwrap_or_default();
-        screen.draw(&dialog.screen(screen.size(), left()))?;
-        if !woken.is_over(MOMENT) {
-            tcflush(terminal, QueueSelector::IFlush)?;
-            dialog.begin();
-        }
+        dialog.unsettle(Instant::now());
         let answer = loop {
             let left = left();
             if left.is_zero() {
                 break None;
             }
+            dialog.tick(Instant::now());
             screen.draw(&dialog.screen(screen.size(), left))?;
             match screen.wait(woken)? {
                 Event::Closed => break None,
                 Event::Nothing => {}
-                Event::Keys(keys) => match dialog.type_in(&keys) {
+                Event::Keys(keys) => match dialog.typed(&keys, Instant::now()) {
                     Step::Stay => {}
                     Step::Done(response) => break Some(response),
                     Step::Edit(args) => {
                         drop(screen);
-                        dialog.edited(self.edit(terminal, &args, woken));
+                        let left = self.edit(terminal, &args, woken);
+                        let shown = left.as_ref().map(|args| self.preview(request, args, woken)).unwrap_or_default();
+                        dialog.edited(left, shown);
+                        dialog.unsettle(Instant::now());
                         screen = Screen::enter(terminal, colours)?;
                     }
                 },
@@ -146,6 +147,7 @@ impl Terminal {
         };
         drop(screen);
         let said = match &answer {
+            Some(answer) if answer.approved && request.suspended => "allowed; it runs when the agent calls again",
             Some(answer) if answer.approved => "allowed",
             Some(_) => "refused",
             None if SystemTime::now() >= request.expires => "nobody answered in time",
@@ -154,6 +156,28 @@ impl Terminal {
         let mut terminal = terminal;
         writeln!(terminal, "ringfence: {}: {said}", visible_line(&request.tool))?;
         Ok(answer)
+    }
+
+    /// What the call would do with other arguments, from the process that waits with it.
+    fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &Woken) -> String {
+        let store = SqliteStore::new(&self.state);
+        let desk = Desk { store: &store, by: &self.by };
+        let draft = match desk.draft(&request.id, args.clone(), SystemTime::now()) {
+            Ok(draft) => draft,
+            Err(error) => return error.to_string(),
+        };
+        let until = Instant::now() + PREVIEW_TIME;
+        while Instant::now() < until && !woken.is_over(TICK) {
+            match desk.draft_of(&request.id, &draft) {
+                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
+                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
+                    return format!("this would be refused: {why}");
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        "no preview: the caller does not answer".to_owned()
     }
 
     /// Gives the arguments to the person's editor, and takes what it left behind.
@@ -173,7 +197,7 @@ impl Approver for Terminal {
             let _turn = self.turn.lock().await;
             let Ok(terminal) = open_terminal() else { return nobody().ask(request).await };
             let Some(response) = self.answer(terminal, request).await else {
-                return Word::Now(Answered::no("nobody answered at the terminal".to_owned()));
+                return Word::Now(Answered::no("no answer at the terminal".to_owned()));
             };
             let approval = Approval { assurance: Assurance::Person, by: Some(self.by.clone()) };
             Word::Now(Answered { response, approval })

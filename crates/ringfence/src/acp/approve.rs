@@ -69,20 +69,15 @@ fn answer(said: Option<&str>) -> Answered {
             let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
             return Answered { response, approval: relayed() };
         }
-        None => {
-            let reason =
-                "the editor could not ask; a rule can allow it, or a person can answer with `ringfence approvals`";
-            return Answered::no(reason.to_owned());
-        }
-        Some("") => "the user dismissed the question",
-        Some(_) => "the user said no",
+        None => "the editor could not ask its user",
+        Some("") => "the editor dismissed the request; no person is known to have answered",
+        Some(_) => return Answered { response: ApprovalResponse::default(), approval: relayed() },
     };
-    let response = ApprovalResponse { reason: Some(reason.to_owned()), ..ApprovalResponse::default() };
-    Answered { response, approval: relayed() }
+    Answered::no(reason.to_owned())
 }
 
 fn relayed() -> Approval {
-    let by = Principal { name: "user of the editor".to_owned(), scopes: BTreeSet::from([Scope::Approve]) };
+    let by = Principal { name: "the user of the editor".to_owned(), scopes: BTreeSet::from([Scope::Approve]) };
     Approval { assurance: Assurance::Relayed, by: Some(by) }
 }
 

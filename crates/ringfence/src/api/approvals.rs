@@ -1,6 +1,6 @@
 //! Requests that wait for a person, and what was allowed for good: seen and answered at the desk, by those who may.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -117,7 +117,8 @@ impl Api {
 
     /// Tells of requests that come and go, from whichever process. Goes on until the server stops.
     pub(super) async fn watch_requests(self: Arc<Self>) {
-        let mut known: BTreeSet<String> = BTreeSet::new();
+        // With whether their calls returned to their callers, which is told too.
+        let mut known: BTreeMap<String, bool> = BTreeMap::new();
         loop {
             sleep(LOOK).await;
             let store = Arc::clone(&self.store);
@@ -127,11 +128,12 @@ impl Api {
             };
             // What cannot be read now is read the next time.
             let Ok(pending) = off_thread(look).await else { continue };
-            let ids: BTreeSet<String> = pending.iter().map(|request| request.id.clone()).collect();
-            for request in pending.iter().filter(|request| !known.contains(&request.id)) {
+            let found: BTreeMap<String, bool> =
+                pending.iter().map(|request| (request.id.clone(), request.suspended)).collect();
+            for request in pending.iter().filter(|request| known.get(&request.id) != Some(&request.suspended)) {
                 self.tell_of_request(request);
             }
-            for id in known.difference(&ids) {
+            for id in known.keys().filter(|id| !found.contains_key(*id)) {
                 self.feed.tell(News {
                     kind: "answered",
                     session: None,
@@ -140,7 +142,7 @@ impl Api {
                     contents: Value::Null,
                 });
             }
-            known = ids;
+            known = found;
         }
     }
 
@@ -187,7 +189,7 @@ pub(super) async fn preview(api: Arc<Api>, visit: Visit, wanted: NewArguments) -
             Some(Some(DraftOutcome::Planned { summary, preview, secret })) => {
                 return Ok(ArgumentPreview { summary, preview, secret });
             }
-            Some(Some(DraftOutcome::Refused(why))) => return Err(Problem::conflict(why)),
+            Some(Some(DraftOutcome::Refused(why))) => return Err(Problem::bad(why)),
             Some(None) if Instant::now() < until => sleep(LOOK / 3).await,
             _ => return Err(Problem::conflict("the request is settled, or its caller does not answer")),
         }

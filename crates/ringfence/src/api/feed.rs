@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ringfence_kernel::{Assurance, AuditLost, AuditSink, Listener, Moment, Progress, Record, Scope, Session};
+use ringfence_kernel::{
+    Assurance, AuditLost, AuditSink, ErrorKind, Listener, Moment, Progress, Record, Scope, Session,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -239,6 +241,11 @@ impl AuditSink for Feed {
             Moment::Refused { error, reply, duration } | Moment::Overdue { error, reply, duration } => {
                 data["error"] = json!(error.kind.name());
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
+                // The request that waits, where it is the call's own.
+                if let Some(request) = error.details.get("request").filter(|_| error.kind == ErrorKind::ApprovalPending)
+                {
+                    data["request"] = request.clone();
+                }
                 contents = json!({"reply": clipped(reply)});
                 if matches!(moment, Moment::Refused { .. }) { "refused" } else { "overdue" }
             }

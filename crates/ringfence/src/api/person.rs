@@ -20,6 +20,7 @@ use super::reply::reply;
 use super::routes::Visit;
 use super::views::{ChangeDetails, ChangeList, DirectoryListing, Documented, FileText, UndoResult};
 use crate::tokens::Owner;
+use crate::wire::Wired;
 
 /// Which changes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -70,17 +71,64 @@ pub(super) struct At {
     /// `.` where it is left out.
     #[schemars(length(min = 1))]
     path: Option<String>,
+    /// Give the contents of a file that may hold secrets too.
+    #[serde(default)]
+    reveal: bool,
 }
 
 impl Api {
-    /// Makes a call for a person, and gives its value.
-    async fn ask(&self, who: &Owner, workspace: Option<&str>, tool: &str, arguments: Value) -> Result<Value, Problem> {
+    /// The host by which somebody looks, and their session on it.
+    async fn seat(&self, who: &Owner, workspace: Option<&str>) -> Result<(Arc<Wired>, Arc<Session>), Problem> {
         let wired = self.houses.person(workspace, who.assurance).await?;
-        let model = &wired.session;
-        // What the path wanted was checked; to look and to take back are calls.
+        // What the path wanted was checked; to look and to undo are calls.
         let mut caller = who.principal();
         caller.scopes.insert(Scope::Call);
-        let session = Arc::new(Session { agent: None, ..model.like(&model.id, caller) });
+        let session = Arc::new(Session { agent: None, ..wired.session.like(&wired.session.id, caller) });
+        Ok((wired, session))
+    }
+
+    /// Whether a call would show what may be a secret. What cannot be planned shows nothing.
+    async fn shows_secret(
+        &self,
+        who: &Owner,
+        workspace: Option<&str>,
+        tool: &str,
+        arguments: &Value,
+    ) -> Result<bool, Problem> {
+        let (wired, session) = self.seat(who, workspace).await?;
+        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+        let explained = wired.host.explain(&session, call).await;
+        Ok(explained.is_ok_and(|found| found.touches.iter().any(|each| each.touch.place.sensitive().secret)))
+    }
+
+    /// A read for the page, which shows a secret only where that is wanted.
+    async fn read_revealed(&self, who: &Owner, at: &At, arguments: Value) -> Result<Value, Problem> {
+        let workspace = at.workspace.as_deref();
+        if !at.reveal && self.shows_secret(who, workspace, "read_file", &arguments).await? {
+            return Err(Problem::secret("this file may hold secrets; `reveal=true` gives its contents"));
+        }
+        self.ask(who, workspace, "read_file", arguments).await
+    }
+
+    /// As `ask`, and says whether the reply shows a secret.
+    async fn ask_marked(
+        &self,
+        who: &Owner,
+        workspace: Option<&str>,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<Value, Problem> {
+        let secret = self.shows_secret(who, workspace, tool, &arguments).await?;
+        let mut value = self.ask(who, workspace, tool, arguments).await?;
+        if secret && value.is_object() {
+            value["secret"] = json!(true);
+        }
+        Ok(value)
+    }
+
+    /// Makes a call for a person, and gives its value.
+    async fn ask(&self, who: &Owner, workspace: Option<&str>, tool: &str, arguments: Value) -> Result<Value, Problem> {
+        let (wired, session) = self.seat(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
@@ -117,11 +165,11 @@ pub(super) async fn changes(
 
 pub(super) async fn change(api: Arc<Api>, visit: Visit, at: In) -> Result<Documented<ChangeDetails>, Problem> {
     let which = json!({"change": visit.name(0)});
-    api.ask(&visit.who, at.workspace.as_deref(), "show_change", which).await.map(Documented::from)
+    api.ask_marked(&visit.who, at.workspace.as_deref(), "show_change", which).await.map(Documented::from)
 }
 
 pub(super) async fn undo(api: Arc<Api>, visit: Visit, undo: Undo) -> Result<Documented<UndoResult>, Problem> {
-    api.ask(&visit.who, undo.workspace.as_deref(), "undo", json!(undo)).await.map(Documented::from)
+    api.ask_marked(&visit.who, undo.workspace.as_deref(), "undo", json!(undo)).await.map(Documented::from)
 }
 
 pub(super) async fn redo(api: Arc<Api>, visit: Visit, redo: Redo) -> Result<Documented<UndoResult>, Problem> {
@@ -136,14 +184,14 @@ pub(super) async fn files(api: Arc<Api>, visit: Visit, at: At) -> Result<Documen
 
 pub(super) async fn text(api: Arc<Api>, visit: Visit, at: At) -> Result<Documented<FileText>, Problem> {
     let path = at.path.as_deref().unwrap_or(".");
-    api.ask(&visit.who, at.workspace.as_deref(), "read_file", json!({"path": path})).await.map(Documented::from)
+    api.read_revealed(&visit.who, &at, json!({"path": path})).await.map(Documented::from)
 }
 
 /// The bytes of a file, to be saved. A browser never shows them as a page.
 pub(super) async fn raw(api: Arc<Api>, visit: Visit, at: At) -> Result<Response, Problem> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "encoding": "base64"});
-    let value = api.ask(&visit.who, at.workspace.as_deref(), "read_file", arguments).await?;
+    let value = api.read_revealed(&visit.who, &at, arguments).await?;
     let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
     let bytes = bytes.map_err(|_| Problem::internal("the contents cannot be decoded"))?;
     let mut response = reply(StatusCode::OK, "application/octet-stream", Body::from(bytes));

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::reply::json;
+use crate::run::RunError;
 use crate::sessions::SessionError;
 use crate::wire::WireError;
 
@@ -53,6 +54,11 @@ impl Problem {
     /// Whoever asks may not have it.
     pub(super) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// What is asked for may be a secret, and that it is wanted all the same was not said.
+    pub(super) fn secret(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "secret", message)
     }
 
     pub(super) fn missing(message: impl Into<String>) -> Self {
@@ -168,6 +174,8 @@ impl From<Fatal> for Problem {
 impl From<WireError> for Problem {
     fn from(error: WireError) -> Self {
         match error {
+            WireError::Run(RunError::Unknown(_)) => Self::missing(error.to_string()),
+            WireError::Run(RunError::Id(_)) => Self::bad(error.to_string()),
             // What the request named does not go with what is configured.
             WireError::Config(_) | WireError::Tools(_) => Self::bad(error.to_string()),
             _ => Self::unavailable(error.to_string()),

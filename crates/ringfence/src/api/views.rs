@@ -79,6 +79,8 @@ pub(super) struct ChangeDetails {
     change: ChangeView,
     /// A unified diff, where it is text.
     diff: String,
+    /// The diff may show a secret.
+    secret: Option<bool>,
 }
 
 /// What an undo or a redo did, or would do.
@@ -98,6 +100,8 @@ pub(super) struct UndoResult {
     lost: Option<bool>,
     /// What would happen to contents, for a dry run.
     diff: Option<String>,
+    /// The diff may show a secret.
+    secret: Option<bool>,
 }
 
 /// The entries of a directory.

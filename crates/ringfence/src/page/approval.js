@@ -2,15 +2,16 @@
 //
 // Nothing is approved but by its own key or button, and not in the first moment after the dialog came: a key that was
 // meant for something else is no answer, and a row of such keys is none either. Escape never approves. The no has the
-// focus. What is shown is what the server would do; arguments that are edited here are judged anew there.
+// focus. What is shown is what the server would do; arguments that are edited here are previewed there before they can be
+// approved, and judged once more when they are used.
 //
 // Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
 
 import { button, el, fill, ticked } from './dom.js';
 import { notice } from './ask.js';
-import { schemaForm } from './form.js';
+import { schemaForm, schemaOf } from './form.js';
 import { showArguments, showPreview, showWho, showWhy } from './request.js';
-import { get, query } from './api.js';
+import { path, post } from './api.js';
 import { answer, drop, may, state, watch } from './state.js';
 import { left, moment } from './time.js';
 
@@ -215,33 +216,55 @@ class Approval {
                 el(
                     'p',
                     { class: 'hint' },
-                    'What is shown above is the call as it came. Your arguments are judged by the policy again before they are used.',
+                    'What is shown above is the call as it came. You see what your arguments would do before you approve them.',
                 ),
                 form.element,
             ),
         );
-        const use = button(
-            'Approve with these arguments',
-            () => {
-                let args;
-                try {
-                    args = form.value();
-                } catch (error) {
-                    fill(this.problem, error.message);
-                    return;
-                }
-                return this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments');
-            },
-            { class: 'primary' },
-        );
+        const preview = button('Show what it would do', () => this.preview(form), { class: 'primary' });
         fill(
             this.actions,
             button(['Back ', key('Esc')], () => this.back()),
             el('span', { class: 'gap' }),
-            use,
+            preview,
         );
         this.panel.scrollIntoView({ block: 'start' });
         this.panel.querySelector('textarea, input, select')?.focus();
+    }
+
+    /** What the call would do with the arguments of a form; only then can they be approved. */
+    async preview(form) {
+        fill(this.problem);
+        let args, shown;
+        try {
+            args = form.value();
+            shown = showPreview(await post(path('approvals', this.request.id, 'preview'), { modifiedArgs: args }));
+        } catch (error) {
+            // Where the caller is away nobody can say it, and the person decides whether that is enough.
+            if (error.status !== 409) {
+                fill(this.problem, error.message);
+                return;
+            }
+            shown = el('p', { class: 'problem' }, error.message);
+        }
+        if (this.mode !== 'edit') return;
+        this.settle();
+        const use = button(
+            'Approve with these arguments',
+            () => this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments'),
+            { class: 'primary' },
+        );
+        const change = button('Change them', () => {
+            fill(previewed);
+            fill(this.actions, ...editing);
+        });
+        const previewed = el('div', { class: 'previewed' }, shown ?? el('p', {}, 'There is nothing to compare.'));
+        const editing = [...this.actions.childNodes];
+        this.panel.querySelector('.previewed')?.remove();
+        this.panel.append(previewed);
+        fill(this.actions, change, el('span', { class: 'gap' }), use);
+        previewed.scrollIntoView({ block: 'start' });
+        change.focus();
     }
 
     approve() {
@@ -256,8 +279,10 @@ class Approval {
         fill(this.problem);
         this.sending = true;
         try {
-            await answer(this.request.id, response);
-            notice(`${done}: ${this.request.summary}`, response.approved ? 'good' : 'quiet');
+            const { waitsForCaller } = await answer(this.request.id, response);
+            const later = response.approved && waitsForCaller;
+            const what = later ? `${done}; waits for the agent to call again` : done;
+            notice(`${what}: ${this.request.summary}`, later ? 'wait' : response.approved ? 'good' : 'quiet');
             this.dialog.close();
         } catch (error) {
             this.sending = false;
@@ -367,14 +392,4 @@ function remains(request) {
 
 function key(name) {
     return el('kbd', { 'aria-hidden': 'true' }, name);
-}
-
-/** The schema of a tool, where this server offers it in a dialect that it has by this name. */
-async function schemaOf(tool) {
-    try {
-        const { tools } = await get(query('/v1/tools', { workspace: state.workspace, format: 'full' }));
-        return tools.find(one => one.name === tool)?.parameters ?? null;
-    } catch {
-        return null;
-    }
 }

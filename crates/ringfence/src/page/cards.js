@@ -46,8 +46,11 @@ export function transcript(extra = () => []) {
         }
         const call = card(data.callId, { tool: data.tool, at: data.at });
         call.isLive ||= !data.isOld;
-        if (kind === 'refused' && isPutOff(data.reply)) {
-            Object.assign(call, { state: 'waiting', touches: data.touches, error: null });
+        if (kind === 'refused' && data.error === 'APPROVAL_PENDING') {
+            // Its own request waits, or another one does and nobody was asked about this call.
+            const state = call.request || (data.request && !data.isOld) ? 'waiting' : 'postponed';
+            const duration = state === 'postponed' ? data.durationMs : undefined;
+            Object.assign(call, { state, touches: data.touches, error: null, duration });
             return draw(call, extra);
         }
         if (kind === 'begin')
@@ -127,7 +130,7 @@ export function transcript(extra = () => []) {
     function answered(id) {
         for (const call of calls.values()) {
             if (call.request?.id !== id) continue;
-            Object.assign(call, { request: null, state: 'answered' });
+            Object.assign(call, { state: call.request.suspended ? 'returned' : 'answered', request: null });
             draw(call, extra);
         }
     }
@@ -135,14 +138,11 @@ export function transcript(extra = () => []) {
     return { element, heard, remembered, size: () => calls.size };
 }
 
-/** Whether the caller was told to come again when somebody has answered. */
-function isPutOff(reply) {
-    return typeof reply === 'string' && reply.includes("waits for a person's answer");
-}
-
 const STATES = {
     waiting: ['waits for an answer', 'wait'],
     answered: ['answered', 'quiet'],
+    returned: ['settled; the agent has to call again', 'quiet'],
+    postponed: ['not asked about; the agent has to call again', 'quiet'],
     running: ['running', 'live'],
     done: ['done', 'good'],
     failed: ['failed', 'bad'],
@@ -225,6 +225,7 @@ function waiting(request) {
         'div',
         { class: 'asks' },
         el('p', {}, ticked(request.reason)),
+        request.suspended ? el('p', { class: 'facts' }, 'The agent does not wait: it has to call again.') : null,
         button('Decide', () => openRequest(request.id), { class: 'primary' }),
         el('details', {}, el('summary', {}, 'Arguments'), showObject(request.args)),
     );

@@ -6,7 +6,19 @@
 // Not here: checking against the schema. The server does that, and says what is wrong.
 
 import { el, field, ticked } from './dom.js';
+import { get, query } from './api.js';
+import { state } from './state.js';
 import { misleads, visible } from './visible.js';
+
+/** The schema of a tool, where this server offers it in a dialect that it has by this name. */
+export async function schemaOf(tool) {
+    try {
+        const { tools } = await get(query('/v1/tools', { workspace: state.workspace, format: 'full' }));
+        return tools.find(one => one.name === tool)?.parameters ?? null;
+    } catch {
+        return null;
+    }
+}
 
 /** A form for an object: `{element, value()}`; `value` throws with words for the person where a field is no JSON. */
 export function schemaForm(schema, initial = {}) {

@@ -36,6 +36,9 @@ export function showWhy(request) {
             assurance === 'person' ? badge('only a person’s own answer counts', 'quiet') : null,
             secret ? badge('shows what is in a secret', 'wait') : null,
         ),
+        request.suspended
+            ? el('p', { class: 'facts' }, 'The agent does not wait any more. After a yes, nothing happens until it calls again.')
+            : null,
     );
 }
 
@@ -56,7 +59,12 @@ export function showPreview(request) {
         : null;
     if (!request.secret)
         return el('section', { 'aria-label': 'What would happen' }, el('h3', {}, 'What would happen ', sum), content);
-    return el('details', { class: 'secret' }, el('summary', {}, 'Show what would happen to the secret ', sum), content);
+    return behindClick(['Show what would happen to the secret ', sum], content);
+}
+
+/** What may show a secret is shown after a click. */
+export function behindClick(words, content) {
+    return el('details', { class: 'secret' }, el('summary', {}, words), content);
 }
 
 export function showArguments(request) {

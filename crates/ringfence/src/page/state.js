@@ -143,6 +143,7 @@ export function drop(id) {
 
 /** Answers a request. The server says whether ours was the first answer. */
 export async function answer(id, response) {
-    await post(path('approvals', id), response);
+    const accepted = await post(path('approvals', id), response);
     drop(id);
+    return accepted;
 }

@@ -3,6 +3,7 @@
 import { el } from './dom.js';
 import { confirm, notice, trying } from './ask.js';
 import { showDiff } from './diff.js';
+import { behindClick } from './request.js';
 import { post } from './api.js';
 import { count } from './time.js';
 
@@ -27,7 +28,8 @@ export async function undo(which, force = false) {
                 ? el('p', { class: 'problem' }, 'What is there now is too large to be kept: no redo brings it back.')
                 : null,
             el('ul', { class: 'paths' }, ...paths.map(path => el('li', {}, el('code', {}, path)))),
-            plan.diff ? showDiff(plan.diff) : null,
+            plan.diff && plan.secret ? behindClick('Show what may be a secret', showDiff(plan.diff)) : null,
+            plan.diff && !plan.secret ? showDiff(plan.diff) : null,
         ],
         yes: 'Undo',
         danger: Boolean(plan.lost || force),

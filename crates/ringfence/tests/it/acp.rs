@@ -201,7 +201,7 @@ fn a_no_leaves_everything_as_it_is() {
         assert_eq!(site.read("a.txt"), "one\n");
         let last = *editor.updates("tool_call_update").last().unwrap();
         assert_eq!(last["status"], "failed", "{last}");
-        assert!(last.to_string().contains("the user said no"), "{last}");
+        assert!(last.to_string().contains("denied by the user of the editor"), "{last}");
     }
 }
 

@@ -12,6 +12,7 @@ mod agent_crash;
 mod agent_wire;
 mod api;
 mod api_client;
+mod api_answers;
 mod api_keys;
 mod api_limits;
 mod api_rules;

@@ -187,6 +187,39 @@ fn a_client_that_cannot_wait_comes_again() {
 }
 
 #[test]
+fn a_request_ends_with_the_client_that_it_was_put_off_for() {
+    for kill in [false, true] {
+        let site = site();
+        let mut client = Mcp::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
+        let first = client.call("write_file", overwrite());
+        assert!(first.to_string().contains("nothing was done yet"), "{first}");
+        let request = check_waits(&site);
+        assert!(site.run(&["approvals", "show", &request]).out.contains("when it calls again"));
+        if kill {
+            client.kill();
+        } else {
+            assert_eq!(client.close().0, Some(0));
+        }
+        assert_eq!(site.run(&["approvals", "list", "--json"]).out.trim(), "[]", "kill: {kill}");
+        let late = site.run(&["approvals", "answer", &request, "--yes"]);
+        assert_ne!(late.code, Some(0), "a yes would do nothing: {late:?}");
+    }
+}
+
+#[test]
+fn a_client_that_declines_by_itself_is_not_called_the_user() {
+    for action in ["decline", "cancel"] {
+        let site = site();
+        let mut client = Mcp::with_handshake(&site, &["--preset", "ask"], forms());
+        let id = client.ask_tool("write_file", overwrite());
+        let asked = client.heard("elicitation/create");
+        client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}}));
+        let said = client.result(id).to_string();
+        assert!(said.contains("no person is known to have answered") && !said.contains("the user"), "{said}");
+    }
+}
+
+#[test]
 fn what_a_program_prints_is_heard_also_when_its_call_was_put_off() {
     let site = site();
     let rules = "[approval]\nunattended = true\n[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n";

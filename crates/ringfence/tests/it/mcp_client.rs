@@ -176,6 +176,12 @@ impl Mcp {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
+    /// Ends as a client that is killed together with its server.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Closes our end, and waits for the server to end: its exit code, what it still said, and what it complained about.
     pub(crate) fn close(mut self) -> (Option<i32>, Vec<Value>, String) {
         drop(self.input.take());

@@ -175,6 +175,12 @@ fn edited_arguments_are_used_instead_of_those_that_came() {
     browser.until(ASKED);
     browser.press("e");
     browser.write("dialog textarea[name=content]", "tea\n");
+    // They are seen before they can be approved.
+    assert_eq!(browser.run("return document.querySelector('dialog').innerText.includes('Approve with')"), false);
+    browser.click_button("Show what it would do");
+    browser.until_text("dialog .previewed .line.add", "+tea");
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
+    browser.until(ASKED);
     browser.click_button("Approve with these arguments");
     let answer = call.join().unwrap();
     assert_eq!(reply(&answer)["ok"], true, "{answer}");
@@ -266,8 +272,10 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     browser.until("document.body.dataset.connection === 'open'");
     assert_eq!(browser.run("return document.querySelector('#connection').innerText"), "");
     browser.until(ASKED);
+    assert!(browser.text("dialog .why").contains("until it calls again"), "{}", browser.text("dialog .why"));
     browser.press("a");
-    browser.until_text("#notices", "Approved");
+    browser.until_text("#notices", "Approved; waits for the agent to call again");
+    assert_eq!(site.read("notes.md"), "milk\nbread\n");
     let back = json!({
         "token": put_off["suspended"]["token"], "id": put_off["callId"],
         "name": "write_file", "arguments": overwrite("tea\n"),
@@ -280,6 +288,50 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     browser.until_text(".call.done", "write_file");
     served.call(&session, "read_file", &json!({"path": "notes.md"}), 0);
     browser.until_text(".call.done", "read_file");
+}
+
+#[test]
+fn a_call_that_nobody_was_asked_about_does_not_seem_to_wait() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    site.write("other.md", "old\n");
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let session = served.session("shopping");
+    served.call(&session, "write_file", &overwrite("tea\n"), 0);
+    browser.until(ASKED);
+    browser.press(ESCAPE);
+    browser.until(NOT_ASKED);
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".call.waiting", "waits for an answer");
+    let second = served.call(&session, "write_file", &json!({"path": "other.md", "content": "new\n"}), 0);
+    assert_eq!(second["error"], "APPROVAL_PENDING", "{second}");
+    for _ in 0..2 {
+        browser.until_text(".call.postponed", "not asked about");
+        assert_eq!(browser.run("return document.querySelectorAll('.call.waiting').length"), 1);
+        assert!(browser.text(".call.waiting").contains("Decide"));
+        // What was said by events is the same from the record.
+        browser.run("location.reload()");
+        browser.until("document.body.dataset.connection === 'open'");
+    }
+}
+
+#[test]
+fn contents_of_secrets_are_shown_after_a_click() {
+    let Some(browser) = Browser::start() else { return };
+    let site = site();
+    site.write(".env", "KEY=topsecret\n");
+    let served = Served::start(&site);
+    person(&browser, &served);
+    let seen = "return document.body.innerText.includes('topsecret')";
+    browser.run("location.hash = '#/files/text/.env'");
+    browser.until_text(".empty", "may hold secrets");
+    assert_eq!(browser.run(seen), false);
+    browser.click_button("Show it");
+    browser.until_text(".file-text", "KEY=topsecret");
+    // A file without any is shown at once.
+    browser.run("location.hash = '#/files/text/notes.md'");
+    browser.until_text(".file-text", "bread");
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would overwrite `docs/a.md`, and nobody is here to approve it; at a terminal you would be asked, and `--preset edits` allows changes inside the workspace","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; at a terminal the user is asked (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(
@@ -179,7 +179,7 @@ fn a_denial_is_a_reply_that_helps() {
         "read_file",
         json!({"path": ".env"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: this would read `.env`, which may hold secrets, and nobody is here to approve it; a person has to do this","details":{"layer":"preset","rule":"secret"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; this needs a person's approval (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
         ]],
     );
 }

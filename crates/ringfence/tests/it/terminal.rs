@@ -180,7 +180,7 @@ fn a_no_is_told_with_its_reason() {
     let said = seat.end();
     assert_eq!(said.error(), "APPROVAL_DENIED");
     let message = said.reply()["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, "not approved: this would delete `notes.md`, and keep it, please");
+    assert_eq!(message, "denied by the user: \"keep it, please\" (delete `notes.md`)");
     assert_eq!(site.read("notes.md"), "old\n");
 }
 

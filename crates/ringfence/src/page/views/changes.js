@@ -4,6 +4,7 @@ import { badge, button, el, fill } from '../dom.js';
 import { empty, loading } from '../ask.js';
 import { get, path, query } from '../api.js';
 import { showDiff } from '../diff.js';
+import { behindClick } from '../request.js';
 import { may, state, watch } from '../state.js';
 import { redo, undo } from '../undo.js';
 import { clock } from '../time.js';
@@ -112,7 +113,9 @@ async function one(id, draw) {
                 : null,
         ),
         shown.diff
-            ? showDiff(shown.diff)
+            ? shown.secret
+                ? behindClick('Show what may be a secret', showDiff(shown.diff))
+                : showDiff(shown.diff)
             : empty('There is nothing to compare: it holds no text, or what it kept is gone.'),
     ];
 }

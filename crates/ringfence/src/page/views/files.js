@@ -63,13 +63,14 @@ function entryRow({ name, type, size: bytesOf, modified }, names) {
     );
 }
 
-async function file(where) {
-    const save = button('Save a copy', () => trying(() => saved(where)));
+async function file(where, reveal = '') {
+    const save = button('Save a copy', () => trying(() => saved(where, reveal)));
     let said;
     try {
-        said = await get(query('/v1/files/text', { workspace: state.workspace, path: where }));
+        said = await get(query('/v1/files/text', { workspace: state.workspace, path: where, reveal }));
     } catch (error) {
         if (error.isOffline) throw error;
+        if (error.kind === 'secret') return hidden(where);
         return [el('div', { class: 'actions' }, save), empty(error.message)];
     }
     const content = said.content ?? '';
@@ -91,6 +92,14 @@ async function file(where) {
     ];
 }
 
+/** A file that may hold secrets is shown after a click. */
+function hidden(where) {
+    const place = el('div', {});
+    const open = button('Show it', () => loading(place, () => file(where, 'true')));
+    fill(place, empty('This file may hold secrets.', open));
+    return place;
+}
+
 function numbered(lines) {
     const body = el('div', { class: 'diff-lines' });
     const shown = el('div', { class: 'diff file-text', role: 'group', tabindex: '0', 'aria-label': 'Contents' }, body);
@@ -106,9 +115,9 @@ function numbered(lines) {
 }
 
 /** The bytes come with the token, so the browser is handed a copy of them and never an address. */
-async function saved(where) {
+async function saved(where, reveal) {
     const address = URL.createObjectURL(
-        await bytes(query('/v1/files/raw', { workspace: state.workspace, path: where })),
+        await bytes(query('/v1/files/raw', { workspace: state.workspace, path: where, reveal })),
     );
     const link = document.createElement('a');
     link.href = address;

@@ -41,6 +41,7 @@ function requestCard(request) {
             button('Decide', () => openRequest(request.id), { class: 'primary' }),
         ),
         el('p', {}, ticked(request.reason)),
+        request.suspended ? el('p', { class: 'facts' }, 'The agent does not wait: it has to call again.') : null,
         el(
             'p',
             { class: 'facts' },
