@@ -87,9 +87,10 @@ pub(super) const CLIENTS: [RealClient; 5] = [
             ("GEMINI_API_KEY", "placeholder"),
             ("GOOGLE_GEMINI_BASE_URL", "{URL}"),
             ("GEMINI_SANDBOX", "false"),
+            ("GEMINI_CLI_TRUST_WORKSPACE", "true"),
             ("GEMINI_TELEMETRY_ENABLED", "false"),
         ],
-        arguments: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p", PROMPT],
+        arguments: &["--yolo", "-m", "gemini-2.5-flash", "-p", PROMPT],
     },
     RealClient {
         name: "goose",
@@ -97,7 +98,10 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         program: "goose-binary-linux-x64",
         settings: &[(
             "home/.config/goose/config.yaml",
-            "extensions:\n  developer:\n    enabled: false\n    type: builtin\n    name: developer\n",
+            "extensions:\n  analyze: {enabled: false, type: platform, name: analyze}\n  \
+             developer: {enabled: false, type: builtin, name: developer}\n  \
+             extensionmanager: {enabled: false, type: platform, name: extensionmanager}\n  \
+             summon: {enabled: false, type: platform, name: summon}\n",
         )],
         variables: &[
             ("GOOSE_PROVIDER", "anthropic"),
