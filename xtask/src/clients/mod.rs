@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{root, say};
 
-/// The clients that have no model, and what checks them.
-const SDKS: [(&str, fn(&Path, &Path) -> bool); 2] =
-    [("python-sdk", sdk::with_python), ("inspector", sdk::with_inspector)];
+/// A check of a client without a model: where it is fetched to, and our program.
+type SdkCheck = fn(&Path, &Path) -> bool;
+
+const SDKS: [(&str, SdkCheck); 2] = [("python-sdk", sdk::with_python), ("inspector", sdk::with_inspector)];
 
 /// False if a client failed, or could not be had.
 pub(crate) fn run(words: &[&str]) -> bool {

@@ -20,7 +20,7 @@ pub(super) type ScriptedCall = (&'static str, Value);
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(super) struct ModelRequest {
+pub(super) struct LoggedRequest {
     pub(super) format: WireFormat,
     pub(super) body: Value,
 }
@@ -31,7 +31,7 @@ pub(super) struct ScriptedModel {
     address: SocketAddr,
     script: Vec<ScriptedCall>,
     directory: PathBuf,
-    requests: Mutex<Vec<ModelRequest>>,
+    requests: Mutex<Vec<LoggedRequest>>,
 }
 
 impl ScriptedModel {
@@ -56,7 +56,7 @@ impl ScriptedModel {
     }
 
     /// The requests that offered tools, oldest first: others ask for titles and the like.
-    pub(super) fn requests(&self) -> Vec<ModelRequest> {
+    pub(super) fn requests(&self) -> Vec<LoggedRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -95,7 +95,7 @@ impl ScriptedModel {
         let file = self.directory.join(format!("{:02}.json", requests.len() + 1));
         // The log is for people; the run does not need it.
         let _ = std::fs::write(file, format!("{:#}", json!({"path": path, "body": request})));
-        requests.push(ModelRequest { format, body: request.clone() });
+        requests.push(LoggedRequest { format, body: request.clone() });
         let number = format.results(request).len();
         let call = self.script.get(number).and_then(|(name, arguments)| {
             let tool = ours(&format.tools(request), name)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::model::{ModelRequest, ScriptedCall, ScriptedModel, ours};
+use super::model::{LoggedRequest, ScriptedCall, ScriptedModel, ours};
 use crate::fetched::{Running, done, node};
 use crate::{root, say};
 
@@ -87,9 +87,10 @@ pub(super) const CLIENTS: [RealClient; 5] = [
             ("GEMINI_API_KEY", "placeholder"),
             ("GOOGLE_GEMINI_BASE_URL", "{URL}"),
             ("GEMINI_SANDBOX", "false"),
+            ("GEMINI_CLI_TRUST_WORKSPACE", "true"),
             ("GEMINI_TELEMETRY_ENABLED", "false"),
         ],
-        arguments: &["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "-p", PROMPT],
+        arguments: &["--yolo", "-m", "gemini-2.5-flash", "-p", PROMPT],
     },
     RealClient {
         name: "goose",
@@ -97,7 +98,10 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         program: "goose-binary-linux-x64",
         settings: &[(
             "home/.config/goose/config.yaml",
-            "extensions:\n  developer:\n    enabled: false\n    type: builtin\n    name: developer\n",
+            "extensions:\n  analyze: {enabled: false, type: platform, name: analyze}\n  \
+             developer: {enabled: false, type: builtin, name: developer}\n  \
+             extensionmanager: {enabled: false, type: platform, name: extensionmanager}\n  \
+             summon: {enabled: false, type: platform, name: summon}\n",
         )],
         variables: &[
             ("GOOSE_PROVIDER", "anthropic"),
@@ -227,7 +231,7 @@ fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
 }
 
 /// What the requests of a client show.
-fn report(requests: &[ModelRequest], note: &str) -> ClientReport {
+fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
     let mut report = ClientReport { note: note.to_owned(), ..ClientReport::default() };
     let with_tools = requests.iter().map(|request| (request, request.format.tools(&request.body)));
     let Some((_, first)) = with_tools.into_iter().find(|(_, tools)| !tools.is_empty()) else {
@@ -273,11 +277,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{CORE_TOOLS, PROOF, report};
-    use crate::clients::model::ModelRequest;
+    use crate::clients::model::LoggedRequest;
     use crate::clients::wires::WireFormat;
 
     /// The requests of a client whose model got these two results.
-    fn requests(format: WireFormat, first: &str, second: &str) -> Vec<ModelRequest> {
+    fn requests(format: WireFormat, first: &str, second: &str) -> Vec<LoggedRequest> {
         let named: Vec<Value> = CORE_TOOLS.iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
         let schema = json!({"type": "object", "properties": {}});
         let tool = |name: &Value| match format {
@@ -300,9 +304,9 @@ mod tests {
         };
         let body = |results: Vec<Value>| json!({"tools": tools, key: results});
         vec![
-            ModelRequest { format, body: json!({"messages": []}) },
-            ModelRequest { format, body: body(vec![]) },
-            ModelRequest { format, body: body(vec![result(first), result(second)]) },
+            LoggedRequest { format, body: json!({"messages": []}) },
+            LoggedRequest { format, body: body(vec![]) },
+            LoggedRequest { format, body: body(vec![result(first), result(second)]) },
         ]
     }
 

@@ -91,7 +91,7 @@ impl TextPage {
 
 fn error_page(error: StandardError, hint: Option<String>) -> TextPage {
     let StandardError { message, mut details } = error;
-    let mut text = message + "\n";
+    let mut text = message + "\n" + &kept_lines(&mut details);
     let output = program_output(&mut details);
     text.push_str(&lines_of(&without_noise(details)));
     text.push_str(&output);
@@ -224,10 +224,19 @@ fn program_page(mut fields: Map<String, Value>) -> TextPage {
         Some(reason) => format!("Its changes were not kept: {reason}\n"),
         None => String::new(),
     };
+    text.push_str(&kept_lines(&mut fields));
     text.push_str(&lines_of(&without_noise(fields)));
     text.push_str(&output);
     text.push_str(&changed);
     TextPage::new(text.trim_end().to_owned())
+}
+
+/// Which changes of a program were not kept, and then which were.
+fn kept_lines(fields: &mut Map<String, Value>) -> String {
+    let lists = [("notKept", "not kept"), ("kept", "kept")];
+    let lists =
+        lists.into_iter().filter_map(|(name, title)| Some(Map::from_iter([(title.to_owned(), fields.remove(name)?)])));
+    lists.map(|list| lines_of(&list)).collect()
 }
 
 /// What a program printed, and its exit code.
@@ -502,7 +511,7 @@ mod tests {
             "notKept": [{"path": ".git/HEAD", "reason": "asks"}, "b"], "stdout": "done\n", "stderr": "", "walls": ["w"],
         });
         let error = json!({"code": "APPROVAL_DENIED", "message": "2 changes were not kept", "details": details});
-        let text = "2 changes were not kept\ncommitted: some\nkept:\n  src/a.rs\nnotKept:\n  .git/HEAD (reason asks)\n  b\n\
+        let text = "2 changes were not kept\nnot kept:\n  .git/HEAD (reason asks)\n  b\nkept:\n  src/a.rs\ncommitted: some\n\
             done\n[exit 0]";
         check_error(&error, text);
     }

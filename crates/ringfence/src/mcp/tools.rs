@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ringfence_kernel::{Definition, Dialect, Reply};
+use ringfence_kernel::{Definition, Dialect, FOREIGN, Reply};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
@@ -34,9 +34,9 @@ pub(crate) enum ResultForm {
 /// What the protocol calls a tool.
 pub(super) fn tool(definition: &Definition, form: ResultForm) -> Tool {
     let prepare = match definition.dialect {
-        Dialect::Standard => compact_schema,
-        // Their schemas are those of the systems that they come from.
-        Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
+        Dialect::Standard if !definition.name.starts_with(FOREIGN) => compact_schema,
+        // Schemas of other servers, and of the systems that the other dialects come from, are theirs.
+        Dialect::Standard | Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
     };
     let parameters = schema_object(&definition.parameters, prepare);
     let mut tool = Tool::new(name(definition), definition.description.clone(), parameters);
