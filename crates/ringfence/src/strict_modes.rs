@@ -122,18 +122,16 @@ fn is_private_group(gid: u32) -> bool {
 }
 
 fn is_group_of(uid: u32, gid: u32, users: &str, groups: &str) -> bool {
-    let number = |field: Option<&&str>| field.and_then(|field| field.parse::<u32>().ok());
-    let lines = |text: &str| text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>()).collect();
-    let (users, groups): (Vec<Vec<String>>, Vec<Vec<String>>) = (lines(users), lines(groups));
-    let field = |line: &Vec<String>, at: usize| line.get(at).cloned().unwrap_or_default();
-    let is =
-        |line: &Vec<String>, at: usize, wanted: u32| number(line.get(at).map(String::as_str).as_ref()) == Some(wanted);
-    let Some(user) = users.iter().find(|line| is(line, 2, uid)) else { return false };
-    let Some(group) = groups.iter().find(|line| is(line, 2, gid)) else { return false };
-    let others_have_it = users.iter().any(|line| is(line, 3, gid) && !is(line, 2, uid));
-    let members = field(group, 3);
-    let only_us = members.split(',').all(|member| member.is_empty() || member == field(user, 0));
-    !others_have_it && only_us
+    const NAME: usize = 0;
+    const NUMBER: usize = 2;
+    const FIRST_GROUP_OR_MEMBERS: usize = 3;
+    let field = |line: &str, at: usize| line.split(':').nth(at).unwrap_or_default().to_owned();
+    let has = |line: &str, at: usize, number: u32| field(line, at).parse() == Ok(number);
+    let Some(user) = users.lines().find(|line| has(line, NUMBER, uid)) else { return false };
+    let Some(group) = groups.lines().find(|line| has(line, NUMBER, gid)) else { return false };
+    let others = users.lines().any(|line| has(line, FIRST_GROUP_OR_MEMBERS, gid) && !has(line, NUMBER, uid));
+    let members = field(group, FIRST_GROUP_OR_MEMBERS);
+    !others && members.split(',').all(|member| member.is_empty() || member == field(user, NAME))
 }
 
 #[cfg(test)]
