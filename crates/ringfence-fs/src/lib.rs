@@ -54,6 +54,6 @@ pub use slot::STATE_ALIAS;
 pub use tools::register;
 pub use workflow::{Graph, GraphSource, WORKFLOW_FILE, WorkflowGuard};
 pub use workspace::{
-    Surroundings, WORKSPACE_MARKERS, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path,
-    resolve_mount, resolve_workspace,
+    Surroundings, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path, resolve_mount,
+    resolve_workspace, workspace_path,
 };

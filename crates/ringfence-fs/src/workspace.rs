@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 /// Names that make a directory a workspace of its own: our file, and what git keeps.
-pub const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
+const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
 
 /// Where things are on this host, for understanding what a person wrote.
 #[derive(Clone, Debug)]
@@ -67,6 +67,12 @@ pub fn find_workspace(written: Option<&str>, around: &Surroundings) -> Result<Pa
     Ok(path)
 }
 
+/// Where a workspace is or would be, whether it can be one or not.
+pub fn workspace_path(written: Option<&str>, around: &Surroundings) -> Option<PathBuf> {
+    let path = expand_home(or_default(written), around).ok()?;
+    Some(real_path(&around.current.join(path)))
+}
+
 /// The directory that is worked in where nobody named one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceDiscovery {
@@ -97,7 +103,8 @@ pub fn discover_workspace(around: &Surroundings) -> WorkspaceDiscovery {
         for marker in WORKSPACE_MARKERS {
             let Ok(found) = std::fs::symlink_metadata(path.join(marker)) else { continue };
             // A worktree or a submodule has a file `.git`; a directory `ringfence.toml` says nothing.
-            if !found.is_file() && !(found.is_dir() && marker == ".git") {
+            let is_marker = found.is_file() || (found.is_dir() && marker == ".git");
+            if !is_marker {
                 continue;
             }
             let is_ours = |owner: u32| owner == 0 || owner == geteuid().as_raw();

@@ -150,12 +150,10 @@ impl Command {
             | Self::Serve(_)
             | Self::Workflow { .. }
             | Self::Policy { .. }
-            | Self::Tools { .. } => true,
-            Self::Approvals { .. }
+            | Self::Sessions { .. }
             | Self::Doctor { .. }
-            | Self::Audit { .. }
-            | Self::Token { .. }
-            | Self::Sessions { .. } => false,
+            | Self::Tools { .. } => true,
+            Self::Approvals { .. } | Self::Audit { .. } | Self::Token { .. } => false,
         }
     }
 }

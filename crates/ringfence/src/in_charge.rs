@@ -8,7 +8,7 @@
 use std::time::SystemTime;
 
 use clap::Subcommand;
-use ringfence_kernel::{Answered, ApprovalResponse, Approver as _, Assurance, Desk, Word};
+use ringfence_kernel::{Answered, ApprovalResponse, Approver as _, Assurance, Desk, Word, visible_json};
 
 use crate::approvals_text;
 use crate::approve::unattended;
@@ -173,5 +173,5 @@ fn no_terminal(_: std::io::Error) -> Failure {
 }
 
 fn json_list(items: &[impl serde::Serialize]) -> String {
-    serde_json::to_string_pretty(items).unwrap_or_default() + "\n"
+    visible_json(&serde_json::to_string_pretty(items).unwrap_or_default()) + "\n"
 }

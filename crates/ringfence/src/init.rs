@@ -67,12 +67,12 @@ pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptio
     Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
 }
 
-/// Without the option, commands are about the default workspace and not about where they are typed.
+/// The file makes the directory the workspace of what is typed in it.
 const NEXT_FOR_WORKSPACE: &str = ":
-  ringfence policy show --workspace .               what may be done here without asking, and why
-  ringfence doctor --workspace .                    which walls stand on this machine
-  ringfence mcp install claude-code --workspace .   the tools in the agent that you have (or codex, zed, …)
-  ringfence agent --workspace . \"what is here?\"     or our own agent
+  ringfence policy show               what may be done here without asking, and why
+  ringfence doctor                    which walls stand on this machine
+  ringfence mcp install claude-code   the tools in the agent that you have (or codex, zed, …)
+  ringfence agent \"what is here?\"     or our own agent
 ";
 
 const NEXT_FOR_USER: &str = ": take the `#` away from what you want otherwise, and see

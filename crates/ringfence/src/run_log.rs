@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -77,7 +77,15 @@ impl AuditSink for RunLog {
         };
         let line = serde_json::to_string(&line).map_err(|error| AuditLost(error.into()))?;
         let text = visible_json(&line) + "\n";
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes()).map_err(AuditLost)
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is written to a file that nobody finds is not recorded.
+        match file.metadata().map_err(AuditLost)?.nlink() {
+            0 => Err(AuditLost(std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "the log of the run was removed or replaced while it was open",
+            ))),
+            _ => file.write_all(text.as_bytes()).map_err(AuditLost),
+        }
     }
 }
 
@@ -120,5 +128,43 @@ fn sum(text: &str) -> Value {
 impl fmt::Debug for RunLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RunLog")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use ringfence_kernel::{AuditSink as _, Bits, Catalog, Dialect, Limits, Moment, Principal, Record, Session};
+
+    use super::RunLog;
+
+    #[test]
+    fn a_log_that_was_removed_takes_no_line() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("logs")).unwrap();
+        let session = Session {
+            id: "s".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: Dialect::Crewagent,
+            agent: None,
+            limits: Limits::of(Dialect::Crewagent),
+            catalog: Catalog::default(),
+            bits: Bits::default(),
+        };
+        let record = Record {
+            at: SystemTime::now(),
+            session: &session,
+            call_id: "1",
+            tool: "fs.read",
+            arguments: "{}",
+            subject: None,
+            touches: &[],
+            moment: Moment::End { error: None, reply: "", duration: Duration::ZERO },
+        };
+        let log = RunLog::open(state.path()).unwrap();
+        log.record(&record).unwrap();
+        std::fs::remove_dir_all(state.path().join("logs")).unwrap();
+        assert!(format!("{:?}", log.record(&record).unwrap_err()).contains("removed or replaced"));
     }
 }

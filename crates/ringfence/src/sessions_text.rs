@@ -6,7 +6,7 @@
 
 use clap::{Subcommand, ValueEnum};
 use ringfence_agent::{Ledger, Message, whole};
-use ringfence_kernel::{Dialect, visible_line};
+use ringfence_kernel::{Dialect, visible_json, visible_line};
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
@@ -107,7 +107,7 @@ fn list(heads: &[Head]) -> String {
 }
 
 fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+    visible_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
 }
 
 fn show(head: &Head, entries: &[Entry]) -> String {

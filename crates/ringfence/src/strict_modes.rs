@@ -1,8 +1,8 @@
 //! Strict modes: our own files are used only where no other user could have written them.
 //!
 //! As ssh does it for its keys: a file and every directory above it belong to this user or to root, and nobody else may write
-//! to them. Whoever could, would choose the policy, the tokens and the audit log. A directory that lets nobody else in
-//! shields what is below it; a sticky one, such as `/tmp`, keeps others from replacing what is not theirs.
+//! to them. Whoever could, would choose the policy, the tokens and the audit log. A sticky directory above, such as `/tmp`, keeps
+//! others from replacing what is not theirs, and a group that has only this user in it is nobody else.
 //!
 //! Not here: making these files (each has its owner's modes where it is made).
 
@@ -16,7 +16,6 @@ use rustix::process::geteuid;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-const OTHERS_ENTER: u32 = 0o011;
 const STICKY: u32 = 0o1000;
 
 /// Below the state directory: what is looked into as well, because keys are in it.
@@ -35,25 +34,15 @@ pub enum UnsafeFile {
     Look { path: String, source: std::io::Error },
 }
 
-/// Whether a directory of others lies between us and a file.
-#[derive(PartialEq, Eq)]
-enum Shield {
-    /// Nobody else gets here.
-    Closed,
-    Open,
-}
-
 /// Checks a config file, and every directory above it.
 pub(crate) fn check_config(file: &Path) -> Result<(), UnsafeFile> {
-    walk(file, "your config").map(|_| ())
+    walk(file, "your config")
 }
 
 /// Checks the state directory, every directory above it and what is in it. One that is missing is made by us later.
 pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
     const WHAT: &str = "ringfence's state";
-    if walk(state, WHAT)? == Shield::Closed {
-        return Ok(());
-    }
+    walk(state, WHAT)?;
     for directory in [state.to_owned(), state.join(AUDIT)] {
         for entry in entries(&directory)? {
             if let Some(found) = look(&entry)? {
@@ -65,7 +54,7 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
 }
 
 /// From the root down to `path`, as far as it is there.
-fn walk(path: &Path, what: &'static str) -> Result<Shield, UnsafeFile> {
+fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
     let path = real_path(path);
     let above: Vec<&Path> = path.ancestors().collect();
     for place in above.into_iter().rev() {
@@ -74,11 +63,8 @@ fn walk(path: &Path, what: &'static str) -> Result<Shield, UnsafeFile> {
         if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_ours(&found)) {
             check(place, &found, what)?;
         }
-        if found.is_dir() && found.mode() & OTHERS_ENTER == 0 {
-            return Ok(Shield::Closed);
-        }
     }
-    Ok(Shield::Open)
+    Ok(())
 }
 
 fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
@@ -122,18 +108,16 @@ fn is_private_group(gid: u32) -> bool {
 }
 
 fn is_group_of(uid: u32, gid: u32, users: &str, groups: &str) -> bool {
-    let number = |field: Option<&&str>| field.and_then(|field| field.parse::<u32>().ok());
-    let lines = |text: &str| text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>()).collect();
-    let (users, groups): (Vec<Vec<String>>, Vec<Vec<String>>) = (lines(users), lines(groups));
-    let field = |line: &Vec<String>, at: usize| line.get(at).cloned().unwrap_or_default();
-    let is =
-        |line: &Vec<String>, at: usize, wanted: u32| number(line.get(at).map(String::as_str).as_ref()) == Some(wanted);
-    let Some(user) = users.iter().find(|line| is(line, 2, uid)) else { return false };
-    let Some(group) = groups.iter().find(|line| is(line, 2, gid)) else { return false };
-    let others_have_it = users.iter().any(|line| is(line, 3, gid) && !is(line, 2, uid));
-    let members = field(group, 3);
-    let only_us = members.split(',').all(|member| member.is_empty() || member == field(user, 0));
-    !others_have_it && only_us
+    const NAME: usize = 0;
+    const NUMBER: usize = 2;
+    const FIRST_GROUP_OR_MEMBERS: usize = 3;
+    let field = |line: &str, at: usize| line.split(':').nth(at).unwrap_or_default().to_owned();
+    let has = |line: &str, at: usize, number: u32| field(line, at).parse() == Ok(number);
+    let Some(user) = users.lines().find(|line| has(line, NUMBER, uid)) else { return false };
+    let Some(group) = groups.lines().find(|line| has(line, NUMBER, gid)) else { return false };
+    let others = users.lines().any(|line| has(line, FIRST_GROUP_OR_MEMBERS, gid) && !has(line, NUMBER, uid));
+    let members = field(group, FIRST_GROUP_OR_MEMBERS);
+    !others && members.split(',').all(|member| member.is_empty() || member == field(user, NAME))
 }
 
 #[cfg(test)]
@@ -186,14 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_above_and_one_that_is_closed_are_safe() {
+    fn a_sticky_directory_above_is_safe_and_a_closed_one_excuses_nothing() {
         let (directory, state) = open_to_all();
         set(directory.path(), 0o1777);
         check_state(&state).unwrap();
         set(&state, 0o777);
         check_state(&state).unwrap_err();
         set(directory.path(), 0o700);
-        check_state(&state).unwrap();
+        check_state(&state).unwrap_err();
+        set(&state, 0o700);
+        set(&state.join("audit/key"), 0o606);
+        check_state(&state).unwrap_err();
         check_state(&directory.path().join("not/there/yet")).unwrap();
     }
 

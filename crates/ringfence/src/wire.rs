@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use ringfence_fs::{
     AuditError, AuditLog, Backend, Fence, FenceError, GraphSource, Journaling, MountSpec, Options, PLAIN_FILE_FLAGS,
     Rights, STATE_ALIAS, Surroundings, WORKFLOW_FILE, WorkflowGuard, WorkspaceError, content_id, find_workspace,
-    resolve_mount, resolve_workspace,
+    resolve_mount, resolve_workspace, workspace_path,
 };
 use ringfence_kernel::{
     Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, AuditSink, BitSet, Bits, Choice,
@@ -124,7 +124,8 @@ pub(crate) fn existing_workspace(settings: &Settings, environment: &Environment)
 pub(crate) fn agent_directories(settings: &Settings, environment: &Environment) -> Vec<PathBuf> {
     let around = surroundings(settings, environment);
     let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
-    let workspaces = named.filter_map(|path| find_workspace(path, &around).ok());
+    // One that is not there yet may be made before a program starts.
+    let workspaces = named.filter_map(|path| workspace_path(path, &around));
     let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
     workspaces.chain(mounts).collect()
 }

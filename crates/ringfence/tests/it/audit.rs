@@ -142,3 +142,19 @@ fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
     }
     assert!(begun.len() > acknowledged.len() && !acknowledged.is_empty(), "the kills all came at the same moment");
 }
+
+#[test]
+fn no_line_of_json_has_a_character_that_a_terminal_would_obey() {
+    let site = Site::new();
+    let config = site.root().join("log.toml");
+    std::fs::write(&config, "log = \"stderr\"\n").unwrap();
+    let path = "x\u{9b}2J\u{202e}";
+    let called = site.call_with(&["--config", config.to_str().unwrap()], "read_file", &json!({"path": path}));
+    let shown = site.run(&["audit", "show", "--json"]);
+    for lines in [&called.err, &shown.out] {
+        assert!(lines.is_ascii() && lines.contains(r"x\u009b2J\u202e"), "{lines}");
+        for line in lines.lines() {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+    }
+}

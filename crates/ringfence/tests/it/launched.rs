@@ -41,7 +41,7 @@ fn no_server_runs_a_file_of_the_workspace() {
     let shell = "#!/bin/sh\n: > TRACE\n";
     let path = std::env::var("PATH").unwrap();
     // What is planted, the server, and what the user's environment has.
-    let cases: [(&str, &str, &str, Vec<(&str, String)>); 9] = [
+    let cases = [
         (
             "planted.py",
             python,
