@@ -186,9 +186,15 @@ impl Trip {
                 None => kinds.push((error, vec![*index])),
             }
         }
-        kinds
-            .into_iter()
-            .try_for_each(|(error, indices)| self.record(&pending.touches_of(&indices), Moment::NotKept { error }))
+        for (error, indices) in kinds {
+            let mut touches = pending.touches_of(&indices);
+            // A host that a redirect leads to and that is not asked is in the error of the call.
+            touches.retain(|touch| touch.verb.changes());
+            if !touches.is_empty() {
+                self.record(&touches, Moment::NotKept { error })?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends a call without anything of its rest.
