@@ -288,7 +288,7 @@ impl Host {
         self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 
-    /// Keeps of what a run left what nobody had to be asked about.
+    /// Keeps the changes of a run that need no approval, after the others were declined.
     async fn decline(
         &self,
         trip: &Arc<Trip>,

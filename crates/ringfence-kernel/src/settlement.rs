@@ -26,7 +26,7 @@ pub(crate) struct PendingGroups {
 }
 
 impl Trip {
-    /// Polices what a run left, and makes what is allowed, unless somebody has to be asked about the rest.
+    /// Polices what a run left, and makes what is allowed, unless a person has to be asked about the rest.
     pub(crate) fn run_rest(
         &self,
         mut rest: Box<dyn Planned>,
@@ -81,7 +81,7 @@ impl Trip {
         let approval = answer.ok();
         let holds = |index: usize, verdict: &Verdict| match verdict.decision {
             Decision::Allow => true,
-            // Where by now only a look is wanted, somebody just had it.
+            // Where by now only a review is wanted, there just was one.
             Decision::Ask => approval.is_some_and(|approval| {
                 pending.seen.get(index).is_some_and(|seen| seen.as_ref() == Some(verdict))
                     || verdict.is_review() && approval.assurance >= verdict.assurance
@@ -186,9 +186,15 @@ impl Trip {
                 None => kinds.push((error, vec![*index])),
             }
         }
-        kinds
-            .into_iter()
-            .try_for_each(|(error, indices)| self.record(&pending.touches_of(&indices), Moment::NotKept { error }))
+        for (error, indices) in kinds {
+            let mut touches = pending.touches_of(&indices);
+            // A host that a redirect leads to and that is not asked is in the error of the call.
+            touches.retain(|touch| touch.verb.changes());
+            if !touches.is_empty() {
+                self.record(&touches, Moment::NotKept { error })?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends a call without anything of its rest.
@@ -203,7 +209,7 @@ impl Trip {
         self.deliver(ran, result, cx)
     }
 
-    /// What a call comes to whose caller went away while somebody was asked about its rest.
+    /// Ends a call whose caller cancelled it while a person was asked about its rest.
     pub(crate) fn leave(&self, asked: Asked, refused: ToolError) -> Result<Reply, Fatal> {
         let Asked { planned, rest, .. } = asked;
         let ran = match rest {
@@ -239,7 +245,7 @@ fn instead_of_asking(decided: Vec<KeepDecision>, instead: &KeepDecision) -> Vec<
     decided.into_iter().map(replace).collect()
 }
 
-/// Whether nobody waits for the call any more.
+/// Whether the call was cancelled or timed out.
 fn is_over(error: &ToolError) -> bool {
     matches!(error.kind, ErrorKind::Cancelled | ErrorKind::Timeout)
 }

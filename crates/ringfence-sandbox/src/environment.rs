@@ -19,7 +19,7 @@ pub(crate) const HOME: &str = "/tmp/home";
 const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 const FIXED: [(&str, &str); 18] = [
-    // Reading a repository is no reason to write to it, and nothing repacks it by itself.
+    // Reading a repository does not write to it, and git does not repack it by itself.
     ("GIT_OPTIONAL_LOCKS", "0"),
     ("GIT_CONFIG_COUNT", "2"),
     ("GIT_CONFIG_KEY_0", "gc.auto"),

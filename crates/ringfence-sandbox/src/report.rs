@@ -85,7 +85,7 @@ impl Printed {
         }
     }
 
-    /// Puts it into an error, because whoever called wants to know how far it came.
+    /// Puts it into the details of an error.
     pub(crate) fn explain(self, error: ToolError) -> ToolError {
         let mut error = error
             .detail("stdout", self.stdout)
@@ -110,8 +110,8 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Report {
-    /// The same program without any of its changes. Where nobody waits any more, or it is not known what is there now, that
-    /// is the error.
+    /// The same program without any of its changes. A cancelled call, and one whose effect is not
+    /// known, keep their own error.
     pub(crate) fn without(self, mut decided: Vec<KeepDecision>, refused: ToolError) -> Result<Self, ToolError> {
         let exit_code = self.exit_code;
         if let Some(committed) = refused.details.get("committed").cloned() {

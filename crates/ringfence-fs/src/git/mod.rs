@@ -2,7 +2,7 @@
 //!
 //! What a program did to a repository is judged by what it leads to, so trees and the index are read here, within bounds, from
 //! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a
-//! kind that is not known here, is an error, and whoever asks takes the worst for granted.
+//! kind that is not known here, is an error, and callers treat it as protected.
 //!
 //! Not here: which files of a repository a change may touch unasked (`layer/repository_data.rs`).
 

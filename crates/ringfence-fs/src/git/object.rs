@@ -260,7 +260,7 @@ impl<'a> ObjectStore<'a> {
             let name = after.get(..end).ok_or(broken)?.to_vec();
             let oid = after.get(end + 1..end + 21).and_then(|oid| Oid::try_from(oid).ok()).ok_or(broken)?;
             rest = after.get(end + 21..).ok_or(broken)?;
-            // Git takes one of two equal names; which, nobody should have to know.
+            // Which of two equal names git takes is not defined.
             if name.is_empty() || name.contains(&b'/') || entries.insert(name, (mode.ok_or(broken)?, oid)).is_some() {
                 return Err(broken);
             }

@@ -451,7 +451,7 @@ fn withhold_changed(left: &mut Left, ticket: &Ticket<'_>) -> Result<(), ToolErro
     Ok(())
 }
 
-/// The error for a path that somebody else changed since the program started.
+/// The error for a path that another process changed since the program started.
 pub(super) fn changed_below(shown: &str) -> ToolError {
     let message = format!("`{shown}` changed in the workspace since the program started");
     ToolError::new(ErrorKind::Conflict, message).hint("run it again")

@@ -86,7 +86,7 @@ pub(super) enum Now {
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) items: Vec<Item>,
-    /// Paths that somebody else changed since the program started. What is below a directory among them is stale too.
+    /// Paths that another process changed since the program started. What is below a directory among them is stale too.
     pub(super) stale: BTreeSet<Vec<u8>>,
     pub(super) unkeepable: Vec<Unkeepable>,
 }
@@ -247,7 +247,7 @@ impl Comparer<'_> {
         self.leave_out(compared, &joined(&directory.path, &entry.name))
     }
 
-    /// What is wrong with one path is no reason to drop the others. What ends the call, or is about all of them, is.
+    /// An error about one path leaves out that path alone. One that ends the call, or is about all paths, fails the whole.
     fn leave_out(&mut self, compared: Result<(), ToolError>, path: &[u8]) -> Result<(), ToolError> {
         let is_about_all = |kind: ErrorKind| {
             use ErrorKind::{Cancelled, Internal, Io, ReadLimit, Timeout, WriteLimit};

@@ -447,7 +447,7 @@ impl RepositoryFiles for NewFiles<'_> {
     fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
         let full = joined(self.old.root, path);
         let is_new = |item: &&Item| item.directory_mode().is_none();
-        let is_gone = self.items.get(full.as_slice()).is_some_and(|item| is_new(item)) || self.is_covered(&full);
+        let is_gone = self.items.get(full.as_slice()).is_some_and(is_new) || self.is_covered(&full);
         let mut names: BTreeSet<Vec<u8>> =
             if is_gone { BTreeSet::new() } else { self.old.names(path)?.into_iter().collect() };
         for item in self.items.values() {

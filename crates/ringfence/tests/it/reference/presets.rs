@@ -125,5 +125,5 @@ fn the_table_of_presets_is_what_happens() {
     }
     let there = std::fs::read_to_string(&file).unwrap();
     let differs = made.lines().zip(there.lines()).find(|(made, there)| made != there);
-    assert!(made == there, "docs/policy.md: `cargo xtask docs` writes the table anew: {differs:?}");
+    assert!(made == there, "docs/policy.md: `cargo xtask docs` rewrites the table: {differs:?}");
 }
