@@ -305,6 +305,7 @@ fn an_answer_is_a_strangers_and_a_call_is_a_way_out() {
 #[test]
 fn what_a_server_says_about_its_tools_is_a_strangers() {
     let site = Site::new();
+    write(&site, "");
     let alone = wired(&site, &Somebody::default());
     assert_eq!(call(&alone, "list_directory").error, None);
     assert!(!alone.session.bits.has(Bit::SawUntrusted));
