@@ -198,19 +198,21 @@ impl Mount {
     /// A path with the links above its last name followed, as far as there is something; and where that name leads, if it is
     /// a relative link itself.
     fn real_parent(&self, path: &GuestPath) -> Option<(String, Option<GuestPath>)> {
-        let (mut above, mut below) = (path.clone(), Vec::new());
+        let (mut above, mut rest) = (path.clone(), Vec::new());
         while let Some((parent, name)) = above.split() {
-            below = if below.is_empty() { name.to_vec() } else { [name, b"/", &below].concat() };
+            let joined = |first: &[u8], rest: &[u8]| match (first, rest) {
+                (b"." | b"", rest) => rest.to_vec(),
+                (first, b"") => first.to_vec(),
+                (first, rest) => [first, b"/", rest].concat(),
+            };
+            let below = joined(name, &rest);
             if let Ok(found) = self.lookup(&parent, PLACE | OFlags::DIRECTORY, Pace::Patient) {
                 let directory = found.resolved.map_or_else(|| parent.as_bytes().to_vec(), |name| read_back(&name));
-                let join = |rest: &[u8]| match directory.as_slice() {
-                    b"." => rest.to_vec(),
-                    directory => [directory, b"/", rest].concat(),
-                };
-                let target =
-                    readlinkat(&found.fd, below.as_slice()).ok().filter(|target| !target.to_bytes().starts_with(b"/"));
-                return Some((show(&join(&below)), target.map(|target| GuestPath::real(&join(target.to_bytes())))));
+                let target = readlinkat(&found.fd, name).ok().filter(|target| !target.to_bytes().starts_with(b"/"));
+                let target = target.map(|target| joined(&directory, &joined(target.to_bytes(), &rest)));
+                return Some((show(&joined(&directory, &below)), target.map(|target| GuestPath::real(&target))));
             }
+            rest = below;
             above = parent;
         }
         None

@@ -119,14 +119,19 @@ impl RowMatch {
 }
 
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
-#[derive(Default)]
 struct NameTables {
     by_name: HashMap<&'static str, NameRows>,
+    /// For each first letter, the lengths of the names above that begin with it, as bits.
+    lengths: [u64; 256],
     /// `*.extension`.
     by_extension: HashMap<&'static str, RowMatch>,
-    /// Every other row with a `*`, by what stands before, between and after.
-    open: Vec<(Vec<&'static str>, RowMatch)>,
+    /// Every other row with a `*`, by what stands before, between and after: those that begin with a letter by that, the
+    /// others by the letter that they end in. A deep tree asks about very many names.
+    open_start: [Vec<OpenRow>; 256],
+    open_end: [Vec<OpenRow>; 256],
 }
+
+type OpenRow = (Vec<&'static str>, RowMatch);
 
 #[derive(Default)]
 struct NameRows {
@@ -137,7 +142,13 @@ struct NameRows {
 
 impl NameTables {
     fn new() -> Self {
-        let mut tables = Self::default();
+        let mut tables = Self {
+            by_name: HashMap::new(),
+            lengths: [0; 256],
+            by_extension: HashMap::new(),
+            open_start: [const { Vec::new() }; 256],
+            open_end: [const { Vec::new() }; 256],
+        };
         for (rows, kinds) in [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC)] {
             rows.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: None }));
         }
@@ -152,13 +163,22 @@ impl NameTables {
     }
 
     fn add(&mut self, row: &'static str, said: RowMatch) {
+        let name = row.rsplit_once('/').map_or(row, |(_, name)| name);
+        self.lengths[usize::from(first_letter(name))] |= length_bit(name);
         let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
         if let Some((above, name)) = row.rsplit_once('/') {
             self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), said));
         } else if let Some(extension) = plain_extension(row) {
             self.by_extension.entry(extension).or_default().add(said);
         } else if row.contains('*') {
-            self.open.push((row.split('*').collect(), said));
+            // One that is open at both ends is among those that are asked about every name.
+            let (start, end) = (first_letter(row), row.bytes().last().unwrap_or_default());
+            let rows = if start == OPEN {
+                &mut self.open_end[usize::from(end)]
+            } else {
+                &mut self.open_start[usize::from(start)]
+            };
+            rows.push((row.split('*').collect(), said));
         } else {
             self.by_name.entry(row).or_default().anywhere.add(said);
         }
@@ -181,7 +201,8 @@ impl NameTables {
 
     fn lookup_name(&self, [far, near, name]: [&str; LONGEST_ROW]) -> RowMatch {
         let mut said = RowMatch::default();
-        if let Some(NameRows { anywhere, nested }) = self.by_name.get(name) {
+        let may_be_known = self.lengths[usize::from(first_letter(name))] & length_bit(name) != 0;
+        if let Some(NameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
             said.add(*anywhere);
             for (above, row) in nested {
                 let fits = match above.as_slice() {
@@ -197,9 +218,24 @@ impl NameTables {
         if let Some(row) = name.rsplit_once('.').and_then(|(_, extension)| self.by_extension.get(extension)) {
             said.add(*row);
         }
-        self.open.iter().filter(|(pieces, _)| fits(pieces, name)).for_each(|(_, row)| said.add(*row));
+        let end = name.bytes().last().unwrap_or_default();
+        let start = &self.open_start[usize::from(first_letter(name))];
+        let open = start.iter().chain(&self.open_end[usize::from(end)]).chain(&self.open_end[usize::from(OPEN)]);
+        open.filter(|(pieces, _)| fits(pieces, name)).for_each(|(_, row)| said.add(*row));
         said
     }
+}
+
+/// What stands for anything in a row.
+const OPEN: u8 = b'*';
+
+fn first_letter(name: &str) -> u8 {
+    name.bytes().next().unwrap_or_default()
+}
+
+/// Names of 63 bytes and more have one bit together.
+fn length_bit(name: &str) -> u64 {
+    1 << name.len().min(63)
 }
 
 /// Whether a name is these pieces with anything between them.
