@@ -100,9 +100,9 @@ pub enum FenceError {
 }
 
 impl Given {
-    /// A path of the workspace, without white space around it.
-    pub(crate) fn trimmed(text: &str) -> Self {
-        Self::Workspace(text.trim().to_owned())
+    /// A path of the workspace, where nothing but white space is no path.
+    pub(crate) fn unless_blank(text: String) -> Self {
+        Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
     }
 }
 

@@ -146,7 +146,7 @@ fn below<'t>(text: &'t str, root: &Path) -> Option<&'t str> {
 }
 
 fn check_text(text: &str) -> Result<(), ToolError> {
-    let problem = if text.trim().is_empty() {
+    let problem = if text.is_empty() {
         "path must not be empty".to_owned()
     } else if text.len() > LONGEST_PATH {
         format!("the path has {} bytes, more than the {LONGEST_PATH} that a path may have", text.len())
@@ -231,8 +231,6 @@ mod tests {
     fn what_is_no_path_is_refused() {
         for text in [
             "",
-            "  ",
-            "\n",
             "a\0b",
             "C:\\x",
             "C:x",

@@ -327,7 +327,7 @@ fn places(text: &str, hunks: &[Hunk]) -> Result<Vec<Spot>, ErrorKind> {
     for (index, hunk) in hunks.iter().enumerate() {
         let old = lines_of(&hunk.old.text);
         let ends = |count: usize| places.iter().zip(hunks).take(count).map(|((at, _), hunk)| at + hunk.old.lines);
-        let done = ends(index).last().unwrap_or(0);
+        let done = ends(index).next_back().unwrap_or(0);
         let is_free =
             |at: usize| !places.iter().zip(ends(index)).any(|((start, _), end)| at < end && *start < at + old.len());
         let mut found: Vec<Spot> = (0..=lines.len())

@@ -75,7 +75,7 @@ impl From<StandardArgs> for Args {
 
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
-        Self { path: Given::trimmed(&args.path), content: args.content, parents: Parents::MayBeMade }
+        Self { path: Given::unless_blank(args.path), content: args.content, parents: Parents::MayBeMade }
     }
 }
 

@@ -120,15 +120,15 @@ impl TryFrom<StandardArgs> for Args {
     type Error = ToolError;
 
     fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+        if args.edits.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ToolError::invalid("edits", "must not be empty"));
+        }
         let edits = match (args.old_text, args.new_text, args.edits) {
             (Some(old_text), Some(new_text), more) => {
                 let first = StandardEdit { old_text, new_text, replace_all: args.replace_all.unwrap_or(false) };
                 std::iter::once(first).chain(more.unwrap_or_default()).collect()
             }
-            (None, None, Some(edits)) if args.replace_all.is_none() && !edits.is_empty() => edits,
-            (None, None, Some(edits)) if edits.is_empty() => {
-                return Err(ToolError::invalid("edits", "must not be empty"));
-            }
+            (None, None, Some(edits)) if args.replace_all.is_none() => edits,
             (Some(_), None, _) => {
                 return Err(ToolError::invalid(
                     "newText",
@@ -164,7 +164,7 @@ impl TryFrom<MiniclawArgs> for Args {
         let MiniclawArgs { path, old_text, new_text, replace_all } = args;
         let edit = StandardEdit { old_text, new_text, replace_all };
         Ok(Self {
-            path: Given::trimmed(&path),
+            path: Given::unless_blank(path),
             edits: vec![Edit::new(edit, Matching::Disjoint, "old_text")?],
             if_match: None,
         })

@@ -98,7 +98,7 @@ impl From<StandardArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         let path = args.path.filter(|path| !path.trim().is_empty()).unwrap_or_else(|| ".".to_owned());
-        Self { path: Given::trimmed(&path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
+        Self { path: Given::unless_blank(path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
     }
 }
 

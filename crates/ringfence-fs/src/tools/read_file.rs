@@ -120,7 +120,7 @@ impl TryFrom<CrewagentArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: Given::trimmed(&args.path),
+            path: Given::unless_blank(args.path),
             encoding: Encoding::Utf8,
             window: None,
             oversize: Oversize::Refuse,

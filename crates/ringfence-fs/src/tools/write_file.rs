@@ -117,7 +117,7 @@ impl TryFrom<CrewagentArgs> for Args {
 impl From<MiniclawArgs> for Args {
     fn from(args: MiniclawArgs) -> Self {
         Self {
-            path: Given::trimmed(&args.path),
+            path: Given::unless_blank(args.path),
             content: args.content.into_bytes(),
             parents: Parents::MayBeMade,
             if_match: None,

@@ -1,7 +1,7 @@
 //! Each tool does what its description says.
 
 use ringfence_kernel::{Dialect, ErrorKind};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::{Setup, World};
 
@@ -39,4 +39,41 @@ fn what_is_not_there_is_not_found() {
     assert_eq!(world.error("read_file", &json!({"path": "readme.md"})), ErrorKind::NotFound);
     let answer = world.call("read_file", &json!({"path": "readme.md"}));
     assert!(answer.text.contains("did you mean `read_me.md`?"), "{}", answer.text);
+}
+
+/// Every argument that names a place, with what a model is told about it.
+fn places(parameters: &Value) -> Vec<(String, String)> {
+    let named = parameters["properties"].as_object().into_iter().flatten();
+    let named = named.filter(|(name, _)| matches!(name.as_str(), "path" | "from" | "to" | "glob"));
+    named.map(|(name, schema)| (name.clone(), schema["description"].as_str().unwrap_or_default().to_owned())).collect()
+}
+
+#[test]
+fn no_description_of_a_path_names_one() {
+    for dialect in [Dialect::Standard, Dialect::Miniclaw, Dialect::Crewagent] {
+        let world = World::with(Setup::of(dialect));
+        for tool in world.session.catalog.list() {
+            for (name, description) in places(&tool.parameters) {
+                let quoted: Vec<&str> = description.split('`').skip(1).step_by(2).collect();
+                let is_name =
+                    |word: &&str| word.trim_start_matches(['.', '@']).contains(['.', '/']) && *word != "@state/";
+                assert!(!quoted.iter().any(is_name), "{} {name}: {description}", tool.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_edit_needs_both_of_its_texts_by_its_schema() {
+    let world = World::new();
+    let edit = world.session.catalog.list().find(|tool| tool.name == "edit_file").unwrap();
+    assert_eq!(edit.parameters["required"], json!(["path", "oldText", "newText"]));
+    assert_eq!(edit.parameters["properties"]["newText"]["type"], "string");
+    world.write("f", "a b c");
+    let more = json!([{"oldText": "b", "newText": "B"}, {"oldText": "c", "newText": "C"}]);
+    world.value("edit_file", &json!({"path": "f", "oldText": "a", "newText": "A", "edits": more}));
+    assert_eq!(world.read("f"), "A B C");
+    // As it could be sent before.
+    world.value("edit_file", &json!({"path": "f", "edits": [{"oldText": "A", "newText": "a"}]}));
+    assert_eq!(world.read("f"), "a B C");
 }

@@ -196,7 +196,11 @@ fn what_is_appended_beside_patches_of_several_files_is_never_lost() {
     world.write("f2", "two\n");
     let patch = |from: &str, to: &str| {
         let part = |file: &str, old: &str, new: &str| format!("--- {file}\n+++ {file}\n@@ -1 +1 @@\n-{old}\n+{new}\n");
-        json!({"patch": part("f1", &format!("{from}ne"), &format!("{to}ne")) + &part("f2", "two", "two")})
+        json!({"patch": part("f1", &format!("{from}ne"), &format!("{to}ne")) + &part("f2", "two", "2")})
+    };
+    let put_back = |by: &str| {
+        std::fs::write(world.root.join(by), "two\n").unwrap();
+        std::fs::rename(world.root.join(by), world.root.join("f2")).unwrap();
     };
     let over = AtomicBool::new(false);
     let (patched, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -208,8 +212,7 @@ fn what_is_appended_beside_patches_of_several_files_is_never_lost() {
             while !over.load(Ordering::Relaxed) {
                 // Every other patch is let through.
                 if tried() / 2 % 2 == 0 {
-                    std::fs::write(world.root.join("f3"), "two\n").unwrap();
-                    std::fs::rename(world.root.join("f3"), world.root.join("f2")).unwrap();
+                    put_back("f3");
                 }
                 std::thread::yield_now();
             }
@@ -217,6 +220,7 @@ fn what_is_appended_beside_patches_of_several_files_is_never_lost() {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 for (from, to) in [("o", "O"), ("O", "o")] {
+                    put_back("f4");
                     let done = world.call("apply_patch", &patch(from, to)).error.is_none();
                     if done { &patched } else { &refused }.fetch_add(1, Ordering::Relaxed);
                 }

@@ -124,23 +124,25 @@ fn a_path_of_crewagent_is_read_as_its_origin_read_it() {
 }
 
 #[test]
-fn white_space_around_a_path_of_miniclaw_is_not_part_of_it() {
+fn white_space_alone_is_no_path_of_miniclaw() {
     let world = World::with(Setup::of(Dialect::Miniclaw));
     world.write("f.txt", "inside");
-    for (tool, arguments, said) in [
-        ("read_file", json!({"path": " f.txt\n"}), "ok: read 6 bytes from f.txt\ninside"),
-        ("list_dir", json!({"path": " "}), "ok: listed 1 entries in .\n- f.txt\tfile\t6"),
-        ("list_dir", json!({"path": " . "}), "ok: listed 1 entries in .\n- f.txt\tfile\t6"),
-        ("append_file", json!({"path": " f.txt ", "content": "!"}), "ok: appended 1 bytes to f.txt (size=7)"),
-        ("edit_file", json!({"path": "f.txt ", "old_text": "!", "new_text": "?"}), "ok: replaced 1 match(es) in f.txt"),
-        ("write_file", json!({"path": "\tg.txt", "content": "x"}), "ok: wrote 1 bytes to g.txt"),
-    ] {
-        assert_eq!(world.call(tool, &arguments).text, said, "{tool} {arguments}");
+    for path in ["", " ", "\n\t "] {
+        let listed = world.call("list_dir", &json!({ "path": path })).text;
+        assert_eq!(listed, "ok: listed 1 entries in .\n- f.txt\tfile\t6", "{path:?}");
+        for (tool, mut arguments) in [
+            ("read_file", json!({})),
+            ("write_file", json!({"content": "x"})),
+            ("append_file", json!({"content": "x"})),
+            ("edit_file", json!({"old_text": "x", "new_text": "y"})),
+        ] {
+            arguments["path"] = json!(path);
+            assert_eq!(world.call(tool, &arguments).text, "invalid_path: path must not be empty", "{tool} {path:?}");
+        }
     }
-    for path in ["", "   ", "\n"] {
-        let answer = world.call("read_file", &json!({ "path": path }));
-        assert_eq!(answer.text, "invalid_path: path must not be empty", "{path:?}");
-    }
+    // Around a name it may be part of it, and the near name is told.
+    let answer = world.call("read_file", &json!({"path": " f.txt"}));
+    assert!(answer.text.ends_with("did you mean `f.txt`?"), "{}", answer.text);
 }
 
 /// A workspace or a mount that really is below `/workspace`.
