@@ -17,7 +17,7 @@ use crate::trip::{Asked, Leg, moved};
 use crate::turn::Said;
 use crate::{
     Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Listener, Reply, Session,
-    Store, StoreLost, Suspended, ToolCall, ToolError,
+    Store, Suspended, ToolCall, ToolError,
 };
 
 impl Host {
@@ -74,8 +74,23 @@ impl Host {
             if !sealed.is_for(&call, session) {
                 return self.trip(session, call).refuse(&[], &refused("the token is for another call"));
             }
-            if let Some(answered) = answered {
-                self.in_store(move |store| put_answer(store, &sealed.request, answered)).await?;
+            match answered {
+                Some(Answered { response, approval: Approval { assurance, by: Some(by) } }) => {
+                    let put = move |store: &dyn Store| {
+                        let desk = Desk { store, by: &by };
+                        match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
+                            Err(DeskError::Store(lost)) => Err(lost),
+                            // Whoever was first counts, and what nobody may answer waits on.
+                            _ => Ok(()),
+                        }
+                    };
+                    self.in_store(put).await?;
+                }
+                // A no that nobody said is the client's own: it gives its call up.
+                Some(answered) if !answered.response.approved => {
+                    self.first_of(&sealed.request, answered).await?;
+                }
+                Some(_) | None => {}
             }
         }
         self.resume_heard(session, &token, cancel, listener).await
@@ -184,21 +199,6 @@ impl Comeback {
             verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
         asked.shown.preview.fingerprint() == self.sealed.fingerprint
             && (verdict.decision == Decision::Allow || same_question)
-    }
-}
-
-/// Puts what a client brought back. Whoever was first counts, and what may not be answered so waits on. A no that nobody
-/// said is the client's own, which gives its call up.
-fn put_answer(store: &dyn Store, request: &str, answered: Answered) -> Result<(), StoreLost> {
-    let now = SystemTime::now();
-    let Answered { response, approval: Approval { assurance, by } } = &answered;
-    match by {
-        Some(by) => match (Desk { store, by }).answer(request, response.clone(), *assurance, now) {
-            Err(DeskError::Store(lost)) => Err(lost),
-            _ => Ok(()),
-        },
-        None if response.approved => Ok(()),
-        None => store.answer(request, &answered, now).map(drop),
     }
 }
 

@@ -7,7 +7,7 @@
 //
 // Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
 
-import { button, el, fill, ticked } from './dom.js';
+import { button, el, fill, key, ticked } from './dom.js';
 import { notice } from './ask.js';
 import { schemaForm, schemaOf } from './form.js';
 import { showArguments, showPreview, showWho, showWhy } from './request.js';
@@ -396,8 +396,4 @@ class Approval {
 
 function remains(request) {
     return (moment(request.expires) ?? Infinity) - Date.now();
-}
-
-function key(name) {
-    return el('kbd', { 'aria-hidden': 'true' }, name);
 }
