@@ -35,7 +35,7 @@ pub(crate) fn run() -> bool {
     }
     let cases = [
         Case { flag: "--approve-all", left: "two\n", said: "\"status\":\"completed\"" },
-        Case { flag: "--deny-all", left: "one\n", said: "the user said no" },
+        Case { flag: "--deny-all", left: "one\n", said: "denied by the user of the editor" },
     ];
     cases.iter().all(|case| holds(&place, case))
 }

@@ -147,7 +147,7 @@ impl Host {
     }
 
     /// Puts an answer, and gives the one that counts.
-    async fn first_of(&self, id: &str, answered: Answered) -> Result<Answered, Fatal> {
+    pub(crate) async fn first_of(&self, id: &str, answered: Answered) -> Result<Answered, Fatal> {
         let id = id.to_owned();
         let work = move |store: &dyn Store| match store.answer(&id, &answered, SystemTime::now())? {
             Put::First => Ok(answered),

@@ -74,16 +74,23 @@ impl Host {
             if !sealed.is_for(&call, session) {
                 return self.trip(session, call).refuse(&[], &refused("the token is for another call"));
             }
-            if let Some(Answered { response, approval: Approval { assurance, by: Some(by) } }) = answered {
-                let put = move |store: &dyn Store| {
-                    let desk = Desk { store, by: &by };
-                    match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
-                        Err(DeskError::Store(lost)) => Err(lost),
-                        // Whoever was first counts, and what nobody may answer waits on.
-                        _ => Ok(()),
-                    }
-                };
-                self.in_store(put).await?;
+            match answered {
+                Some(Answered { response, approval: Approval { assurance, by: Some(by) } }) => {
+                    let put = move |store: &dyn Store| {
+                        let desk = Desk { store, by: &by };
+                        match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
+                            Err(DeskError::Store(lost)) => Err(lost),
+                            // Whoever was first counts, and what nobody may answer waits on.
+                            _ => Ok(()),
+                        }
+                    };
+                    self.in_store(put).await?;
+                }
+                // A no that nobody said is the client's own: it gives its call up.
+                Some(answered) if !answered.response.approved => {
+                    self.first_of(&sealed.request, answered).await?;
+                }
+                Some(_) | None => {}
             }
         }
         self.resume_heard(session, &token, cancel, listener).await

@@ -82,3 +82,21 @@ async fn an_answer_that_is_not_sure_enough_leaves_the_request_to_a_person() {
     let reply = road.come_back(&token, r#"{"path":"ask/person"}"#, None).await;
     assert_eq!(json(&reply)["value"]["approved"], true);
 }
+
+#[tokio::test]
+async fn a_client_that_gives_its_call_up_ends_the_request_and_counts_as_nobody_s_no() {
+    let road = putting_off();
+    let Suspended { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let none = Answered::no("the client declined".to_owned());
+    let reply = road.come_back(&token, r#"{"path":"ask"}"#, Some(none)).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("not approved: the client declined"), "{}", reply.text);
+    assert_eq!((road.runs(), road.pending().len()), (0, 0));
+    // A yes that nobody said is none at all.
+    let Suspended { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let mut yes = Answered::no(String::new());
+    yes.response.approved = true;
+    let reply = road.come_back(&token, r#"{"path":"ask"}"#, Some(yes)).await;
+    assert!(reply.suspended.is_some(), "{}", reply.text);
+    assert_eq!((road.runs(), road.pending().len()), (0, 1));
+}

@@ -174,9 +174,9 @@ impl ConnectionTable {
             connection.number != newest && lock(&connection.state).token.as_ref() == Some(token)
         };
         if all.values().filter(|connection| is_theirs(connection)).count() >= self.bounds.per_token
-            && let Some(oldest) = oldest_idle(&all, is_theirs)
+            && let Some(connection) = oldest_idle(&all, is_theirs).and_then(|oldest| all.remove(&oldest))
         {
-            all.remove(&oldest).map(|connection| connection.close.cancel());
+            connection.close.cancel();
         }
     }
 

@@ -7,7 +7,7 @@
 //
 // Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
 
-import { button, el, fill, ticked } from './dom.js';
+import { button, el, fill, key, ticked } from './dom.js';
 import { notice } from './ask.js';
 import { schemaForm, schemaOf } from './form.js';
 import { showArguments, showPreview, showWho, showWhy } from './request.js';
@@ -35,8 +35,9 @@ export function openRequest(id) {
 
 function look() {
     if (shown) {
-        if (!state.requests.some(request => request.id === shown.request.id))
-            shown.over('It waits no more: somebody else answered it, or its call ended.');
+        const request = state.requests.find(one => one.id === shown.request.id);
+        if (!request) shown.over('It waits no more: somebody else answered it, or its call ended.');
+        else shown.refresh(request);
         shown?.count();
         return;
     }
@@ -79,6 +80,7 @@ class Approval {
         this.panel = el('div', { class: 'panel' });
         this.actions = el('div', { class: 'actions approval-actions' });
         this.remember = this.makeRemember();
+        this.why = el('div', {}, showWhy(request));
         this.dialog = el(
             'dialog',
             { class: 'approval', 'aria-labelledby': 'approval-title', data: { request: request.id } },
@@ -93,7 +95,7 @@ class Approval {
             el(
                 'div',
                 { class: 'dialog-body', tabindex: '-1' },
-                showWhy(request),
+                this.why,
                 showPreview(request),
                 showArguments(request),
                 this.panel,
@@ -312,6 +314,12 @@ class Approval {
         close.focus();
     }
 
+    /** The agent may stop waiting while the dialog is open. */
+    refresh(request) {
+        if (request.suspended !== this.request.suspended) fill(this.why, showWhy(request));
+        this.request = request;
+    }
+
     back() {
         if (!this.isSettled()) return;
         fill(this.problem);
@@ -388,8 +396,4 @@ class Approval {
 
 function remains(request) {
     return (moment(request.expires) ?? Infinity) - Date.now();
-}
-
-function key(name) {
-    return el('kbd', { 'aria-hidden': 'true' }, name);
 }

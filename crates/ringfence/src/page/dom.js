@@ -132,6 +132,11 @@ export function code(string) {
     return el('pre', { class: 'code', tabindex: '0' }, el('code', {}, string));
 }
 
+/** The name of a key, for those who see it. */
+export function key(name) {
+    return el('kbd', { 'aria-hidden': 'true' }, name);
+}
+
 export function icon(name) {
     return el('span', { class: `icon icon-${name}`, 'aria-hidden': 'true' });
 }

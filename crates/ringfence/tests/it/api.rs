@@ -297,8 +297,9 @@ fn nobody_comes_in_by_another_name_from_another_page_or_with_too_much() {
         assert_eq!(status("GET", path, &[("Authorization", &good), ("Host", "evil.example")], None), 421, "{path}");
         assert_eq!(status("GET", path, &[("Authorization", &good), ("Origin", "http://evil.example")], None), 403);
     }
-    let own = format!("http://localhost:{port}");
+    let (own, other) = (format!("http://127.0.0.1:{port}"), format!("http://localhost:{port}"));
     assert_eq!(status("GET", "/v1/me", &[("Authorization", &good), ("Origin", &own)], None), 200);
+    assert_eq!(status("GET", "/v1/me", &[("Authorization", &good), ("Origin", &other)], None), 403);
     for bad in ["", "Bearer", "Bearer rft_0", &format!("Basic {}", agent.token)] {
         assert_eq!(status("GET", "/v1/me", &[("Authorization", bad)], None), 401, "{bad}");
     }

@@ -92,8 +92,24 @@ fn a_session_is_begun_in_a_run_of_its_own() {
 fn listings_say_whether_calls_require_approval() {
     let site = site();
     for (preset, expected) in [
-        ("ask", [("list_directory", "never"), ("read_file", "sometimes"), ("write_file", "sometimes"), ("delete_file", "always")]),
-        ("edits", [("list_directory", "never"), ("read_file", "sometimes"), ("write_file", "sometimes"), ("delete_file", "sometimes")]),
+        (
+            "ask",
+            [
+                ("list_directory", "never"),
+                ("read_file", "sometimes"),
+                ("write_file", "sometimes"),
+                ("delete_file", "always"),
+            ],
+        ),
+        (
+            "edits",
+            [
+                ("list_directory", "never"),
+                ("read_file", "sometimes"),
+                ("write_file", "sometimes"),
+                ("delete_file", "sometimes"),
+            ],
+        ),
     ] {
         let server = Server::start(&site, &["--preset", preset]);
         let agent = server.agent(&site, &format!("agent-{preset}"));

@@ -196,7 +196,7 @@ fn lasting(site: &Site) -> Wired {
 fn put_off(arguments: &Value) -> (Site, Suspended) {
     let site = site();
     let reply = call(&lasting(&site), "write_file", arguments);
-    assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied));
+    assert_eq!(reply.error, Some(ErrorKind::ApprovalPending));
     assert_eq!(site.read("a.md"), "old\n");
     (site, reply.suspended.unwrap())
 }

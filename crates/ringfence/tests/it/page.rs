@@ -272,7 +272,7 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     browser.until("document.body.dataset.connection === 'open'");
     assert_eq!(browser.run("return document.querySelector('#connection').innerText"), "");
     browser.until(ASKED);
-    assert!(browser.text("dialog .why").contains("until it calls again"), "{}", browser.text("dialog .why"));
+    browser.until_text("dialog .why", "until it calls again");
     browser.press("a");
     browser.until_text("#notices", "Approved; waits for the agent to call again");
     assert_eq!(site.read("notes.md"), "milk\nbread\n");

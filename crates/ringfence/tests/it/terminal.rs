@@ -224,6 +224,9 @@ fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
     let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("e");
+    // What they would do comes before what they are.
+    seat.until("-old");
+    seat.until("+mine");
     seat.until("as you changed them");
     seat.until(r#""content": "mine\n""#);
     seat.until("call it with these arguments?");
@@ -598,7 +601,7 @@ fn what_takes_long_says_so_on_one_line_that_goes() {
 fn a_dialog_is_kept_from_who_does_not_want_it() {
     let site = site();
     let arguments = overwrite("notes.md").to_string();
-    for (how, why) in [("never", "--approve never"), ("policy", "only what a rule allows")] {
+    for (how, why) in [("never", "approval requests are turned off"), ("policy", "only what a rule allows")] {
         let seat = Seat::new(&site, &["--approve", how, "call", "write_file", &arguments]);
         let said = seat.end();
         assert_eq!(said.error(), "APPROVAL_DENIED");
