@@ -47,6 +47,7 @@ struct AppendFile {
 struct StandardArgs {
     /// Path inside the workspace, such as `notes/log.md`.
     path: String,
+    /// Text to append.
     content: String,
 }
 

@@ -32,6 +32,7 @@ struct StandardArgs {
     path: String,
     /// Such as `*.rs`, `src/**/mod.rs` or `{a,b}/*.md`, relative to `path`.
     glob: String,
+    /// At most so many.
     #[schemars(range(min = 1))]
     max_results: Option<u64>,
 }
