@@ -51,10 +51,14 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardArgs {
+    /// Interpreter.
     language: Language,
+    /// Program text.
     code: String,
+    /// Arguments.
     #[serde(default)]
     args: Vec<String>,
+    /// Environment.
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// Seconds it may run.

@@ -49,10 +49,13 @@ struct WebFetch {
 struct StandardArgs {
     /// Such as `https://docs.rs/serde/latest/serde/`.
     url: String,
+    /// HTTP method.
     #[serde(default)]
     method: Verbed,
+    /// Request headers.
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// Body of a `POST`.
     body: Option<String>,
     /// Seconds.
     timeout: Option<f64>,

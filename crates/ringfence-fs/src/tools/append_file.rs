@@ -48,6 +48,7 @@ struct AppendFile {
 struct StandardArgs {
     /// The file, by its path relative to the workspace.
     path: String,
+    /// Text to append.
     content: String,
 }
 

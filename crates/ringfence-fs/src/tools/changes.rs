@@ -140,6 +140,7 @@ struct ShowChange {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowArgs {
+    /// Its id.
     change: String,
 }
 

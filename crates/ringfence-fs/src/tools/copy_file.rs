@@ -25,13 +25,15 @@ struct CopyFile {
     fence: Fence,
 }
 
-/// Copy a file of the workspace. `to` is the path of the copy itself, not a directory to copy into.
+/// Copy a file. `to` is the path of the copy itself, not a directory to copy into.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
+    /// File to copy.
     from: String,
+    /// Path of the copy.
     to: String,
-    /// Replace a file that is at `to`.
+    /// Replace a file at `to`.
     #[serde(default)]
     overwrite: bool,
 }

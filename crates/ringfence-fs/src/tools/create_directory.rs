@@ -29,7 +29,7 @@ struct CreateDirectory {
     fence: Fence,
 }
 
-/// Create a directory of the workspace, with the directories above it. One that exists already is left as it is.
+/// Create a directory and its parents. One that exists already is left as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {

@@ -32,6 +32,7 @@ struct StandardArgs {
     path: String,
     /// The pattern, relative to `path`; `{a,b}` matches either.
     glob: String,
+    /// At most so many.
     #[schemars(range(min = 1))]
     max_results: Option<u64>,
 }

@@ -28,8 +28,7 @@ struct GetFileInfo {
     fence: Fence,
 }
 
-/// Describe a file, a directory or a link of the workspace: type, size, permissions, times, SHA-256. A link itself
-/// is described, not what it leads to.
+/// Type, size, permissions, times and SHA-256 of a file, directory or link. Links are not followed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {

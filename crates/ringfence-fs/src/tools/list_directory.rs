@@ -27,14 +27,13 @@ struct ListDirectory {
     fence: Fence,
 }
 
-/// List the files and directories in a directory of the workspace, sorted by name. Links are listed and never
-/// followed.
+/// List a directory, sorted by name. Links are listed and never followed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardArgs {
     /// The directory, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
-    /// List everything below, by paths relative to the directory.
+    /// List everything below it.
     #[serde(default)]
     recursive: bool,
     /// Include names that begin with a dot.

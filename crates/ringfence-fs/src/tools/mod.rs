@@ -51,7 +51,7 @@ pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken>
     changes::register(registry, fence)
 }
 
-/// How contents travel in a JSON string.
+/// Encoding of the contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 enum Encoding {
     #[default]

@@ -37,14 +37,15 @@ struct MoveFile {
     fence: Fence,
 }
 
-/// Move or rename a file, a link or a directory of the workspace. `to` is the new path itself, not a directory to
-/// move into.
+/// Move or rename a file, link or directory. `to` is the new path itself, not a directory to move into.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
+    /// Old path.
     from: String,
+    /// New path.
     to: String,
-    /// Replace a file that is at `to`.
+    /// Replace a file at `to`.
     #[serde(default)]
     overwrite: bool,
 }

@@ -42,8 +42,10 @@ struct StandardArgs {
     path: String,
     /// Plain text, or a regular expression if `regex` is true.
     pattern: String,
+    /// `pattern` is a regular expression.
     #[serde(default)]
     regex: bool,
+    /// Ignore case.
     #[serde(default)]
     ignore_case: bool,
     /// Search only files whose path matches this glob pattern.
@@ -57,6 +59,7 @@ struct StandardArgs {
     /// 50 if left out.
     #[schemars(range(min = 1))]
     max_matches: Option<u64>,
+    /// Search those too.
     #[serde(default)]
     include_ignored: bool,
 }

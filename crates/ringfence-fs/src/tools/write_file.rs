@@ -34,10 +34,11 @@ struct WriteFile {
 struct StandardArgs {
     /// The file, by its path relative to the workspace.
     path: String,
+    /// New contents.
     content: String,
     #[serde(default)]
     encoding: Encoding,
-    /// Create the directories above the file if they are missing.
+    /// Create missing parent directories.
     #[serde(default)]
     create_dirs: bool,
     /// Write only if the file has this SHA-256 now.
