@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::config::{Environment, Settings, Variables};
 use crate::loader_variables::without;
+use crate::owner::Owner;
 use crate::wire::agent_directories;
 
 /// Below the state directory: where programs start, each in a directory of its own.
@@ -152,8 +153,8 @@ impl ProgramLauncher {
 #[derive(Debug)]
 struct ScratchDirectory {
     path: PathBuf,
-    /// Held as long as the directory is in use.
-    _lock: File,
+    /// As long as it is held, the directory is in use. It goes after the directory.
+    _owner: Owner,
 }
 
 impl ScratchDirectory {
@@ -164,22 +165,17 @@ impl ScratchDirectory {
             private
         };
         private().recursive(true).create(scratch)?;
-        // One at a time: what has no lock yet must not be taken for what nobody uses.
-        let making = File::open(scratch)?;
-        making.lock()?;
-        for left in std::fs::read_dir(scratch)?.flatten() {
-            if File::open(left.path()).and_then(|lock| Ok(lock.try_lock()?)).is_ok() {
+        for left in std::fs::read_dir(scratch)?.flatten().filter(|left| left.path().is_dir()) {
+            if Owner::is_gone(scratch, &left.file_name().to_string_lossy())? {
                 // A process that was killed left it. It is found again the next time, if it stays.
                 let _ = std::fs::remove_dir_all(left.path());
             }
         }
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
-        let path = scratch.join(format!("{:016x}", u64::from_le_bytes(random)));
+        // The lock first: a directory without one is nobody's.
+        let owner = Owner::new(scratch)?;
+        let path = scratch.join(owner.id());
         private().create(&path)?;
-        let lock = File::open(&path)?;
-        lock.lock()?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, _owner: owner })
     }
 }
 
@@ -301,7 +297,7 @@ mod tests {
         let second = ScratchDirectory::new(directory.path()).unwrap();
         assert!(!dead.exists() && first.path.exists() && second.path.exists());
         assert_eq!(std::fs::metadata(&first.path).unwrap().permissions().mode() & 0o777, 0o700);
-        drop(first);
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        drop((first, second));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for an answer: a lock that a process holds as long as it lives.
+//! Who waits for an answer, or uses a directory: a lock that a process holds as long as it lives.
 //!
 //! A process that is killed lets go of its lock, and so others know that nobody waits for its requests any more. The
 //! number of a process would not do: it comes back, and means something else in another container.
