@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 mod bwrap;
 mod cgroup;
+mod cgroup_paths;
 mod claim;
 mod denied;
 mod environment;
