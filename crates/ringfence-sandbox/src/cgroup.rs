@@ -2,11 +2,11 @@
 //!
 //! Version 2 where we sit in a part of the hierarchy that is ours to divide, version 1 for root, else none. Nothing is
 //! left behind: what a run used goes when its `Cgroup` goes, and what a process of ours left that died is removed by the
-//! next one that looks.
+//! next one that looks. A group is in use while its directory is locked (`flock`): process ids mean nothing across PID
+//! namespaces, which share these directories.
 //!
 //! Not here: ending a run in time. The jail's own init does that; `kill` is for what it leaves.
 
-use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,13 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cgroup_paths::Hierarchies;
 use crate::limits::JailLimits;
 
-/// Our control groups are called so, then by who made them and a number.
-const PREFIX: &str = "ringfence-";
+/// Our control groups are called so, then by the process that made them, for people, and a number. Earlier versions named
+/// theirs otherwise, do not lock them, and remove none of these.
+const PREFIX: &str = "ringfence-run-";
 
 /// Groups of version 1 that wait for the next run. Making and removing one costs more than most runs do.
 const SLOTS: usize = 8;
@@ -45,13 +47,21 @@ struct Place {
     /// Groups of this process begin so.
     name: String,
     next: AtomicU64,
-    /// Names of groups that are empty and may be used again.
-    slots: Mutex<Vec<String>>,
+    /// Groups that are empty and may be used again.
+    slots: Mutex<Vec<LockedGroup>>,
+}
+
+/// A group that no other process removes.
+#[derive(Debug)]
+struct LockedGroup {
+    name: String,
+    /// Its directories, one in each hierarchy, locked while they are open.
+    _locks: Vec<OwnedFd>,
 }
 
 /// Which control groups, and the directories that new ones are made in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Two { base: PathBuf },
     One { memory: PathBuf, pids: PathBuf },
 }
@@ -73,8 +83,7 @@ impl Cgroups {
     }
 
     fn at(kind: Kind) -> Self {
-        let (process, born) = (std::process::id(), birth(std::process::id()).unwrap_or_default());
-        let name = format!("{PREFIX}{process}-{born}-");
+        let name = format!("{PREFIX}{}-", std::process::id());
         Self { place: Some(Arc::new(Place { kind, name, next: AtomicU64::new(0), slots: Mutex::default() })) }
     }
 
@@ -96,14 +105,14 @@ impl Cgroups {
     pub(crate) fn make(&self, limits: &JailLimits) -> io::Result<Option<Cgroup>> {
         let Some(place) = &self.place else { return Ok(None) };
         let slot = place.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        if let Some(name) = slot {
-            // Somebody may have removed it meanwhile.
-            if let Ok(group) = Cgroup::prepare(place, name, limits) {
+        if let Some(group) = slot {
+            // An administrator may have removed it meanwhile.
+            if let Ok(group) = Cgroup::prepare(place, group, limits) {
                 return Ok(Some(group));
             }
         }
-        let name = place.create()?;
-        Cgroup::prepare(place, name, limits).map(Some)
+        let group = place.create()?;
+        Cgroup::prepare(place, group, limits).map(Some)
     }
 }
 
@@ -119,36 +128,45 @@ impl Kind {
 }
 
 impl Place {
-    /// A new group, of a name that nobody has: another jail may live in this process.
-    fn create(&self) -> io::Result<String> {
+    /// A new group under an unused name. Another jail of this process, or a process of another PID namespace with the same
+    /// number, may have made one of that name.
+    fn create(&self) -> io::Result<LockedGroup> {
         loop {
             let name = format!("{}{}", self.name, self.next.fetch_add(1, Ordering::Relaxed));
             match self.create_all(&name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                result => return result.map(|()| name),
+                // Taken, or swept before it was locked.
+                Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock) => {}
+                result => return result.map(|locks| LockedGroup { name, _locks: locks }),
             }
         }
     }
 
     /// In every hierarchy or in none.
-    fn create_all(&self, name: &str) -> io::Result<()> {
-        let mut made: Vec<PathBuf> = Vec::new();
+    fn create_all(&self, name: &str) -> io::Result<Vec<OwnedFd>> {
+        let (mut made, mut locks): (Vec<PathBuf>, Vec<OwnedFd>) = (Vec::new(), Vec::new());
         for base in self.kind.bases() {
-            if let Err(error) = fs::create_dir(base.join(name)) {
-                made.iter().for_each(|group| drop(fs::remove_dir(group)));
-                return Err(error);
+            let group = base.join(name);
+            let created = fs::create_dir(&group);
+            if created.is_ok() {
+                made.push(group.clone());
             }
-            made.push(base.join(name));
+            match created.and_then(|()| lock(&group)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())) {
+                Ok(locked) => locks.push(locked),
+                Err(error) => {
+                    made.iter().for_each(|group| drop(fs::remove_dir(group)));
+                    return Err(error);
+                }
+            }
         }
-        Ok(())
+        Ok(locks)
     }
 
-    /// Removes groups whose makers are dead. One that still has processes stays: the kernel sees to that.
+    /// Removes groups that no process holds. One that still has processes stays: the kernel sees to that.
     fn sweep(&self) {
         for base in self.kind.bases() {
             for entry in fs::read_dir(base).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                if name.to_str().and_then(maker).is_some_and(|(process, born)| birth(process) != Some(born)) {
+                let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+                if is_ours && let Ok(Some(_lock)) = lock(&entry.path()) {
                     let _ = fs::remove_dir(entry.path());
                 }
             }
@@ -172,30 +190,36 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let slots = std::mem::take(self.slots.get_mut().unwrap_or_else(PoisonError::into_inner));
-        slots.iter().for_each(|name| self.remove(name));
+        slots.iter().for_each(|group| self.remove(&group.name));
     }
 }
 
-/// A process, and when it was born, from the name of a group.
-fn maker(name: &str) -> Option<(u32, u64)> {
-    let mut parts = name.strip_prefix(PREFIX)?.split('-');
-    let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    parts.next()?.parse::<u64>().ok()?;
-    parts.next().is_none().then_some(found)
-}
-
-/// In ticks since the machine started. With the number of a process, it is that process and no later one.
-fn birth(process: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field may have anything in it, and ends with the last parenthesis. This is the twenty-second.
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+/// Locks a group's directory, if no other process has. The lock lasts until the descriptor is closed, by the end of the
+/// process at the latest.
+fn lock(group: &Path) -> io::Result<Option<OwnedFd>> {
+    let opened = open(group, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let directory = match opened {
+        Ok(directory) => directory,
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(other) => return Err(other.into()),
+    };
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        Err(other) => return Err(other.into()),
+    }
+    // A sweep may have removed it in between, and another process made one of this name.
+    let held = fstat(&directory)?;
+    let is_there = stat(group).is_ok_and(|there| (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino));
+    Ok(is_there.then_some(directory))
 }
 
 /// One run's group.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     place: Arc<Place>,
-    name: String,
+    /// Nothing while this is being dropped.
+    group: Option<LockedGroup>,
     doors: Vec<OwnedFd>,
     /// The counts of what the kernel did to earlier runs in this group.
     kills: u64,
@@ -203,15 +227,19 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    fn prepare(place: &Arc<Place>, name: String, limits: &JailLimits) -> io::Result<Self> {
-        let mut group = Self { place: Arc::clone(place), name, doors: Vec::new(), kills: 0, refusals: 0 };
+    fn prepare(place: &Arc<Place>, group: LockedGroup, limits: &JailLimits) -> io::Result<Self> {
+        let mut group = Self { place: Arc::clone(place), group: Some(group), doors: Vec::new(), kills: 0, refusals: 0 };
         group.limit(limits)?;
         for base in place.kind.bases() {
-            let door = base.join(&group.name).join("cgroup.procs");
+            let door = base.join(group.name()).join("cgroup.procs");
             group.doors.push(OpenOptions::new().write(true).open(door)?.into());
         }
         (group.kills, group.refusals) = (group.killed(), group.refused());
         Ok(group)
+    }
+
+    fn name(&self) -> &str {
+        self.group.as_ref().map_or("", |group| &group.name)
     }
 
     /// Other limits than it was made with.
@@ -219,19 +247,21 @@ impl Cgroup {
         let memory = limits.memory_bytes.to_string();
         match &self.place.kind {
             Kind::Two { base } => {
-                let group = base.join(&self.name);
+                let group = base.join(self.name());
                 set(&group, "memory.max", &memory)?;
                 set_where_there(&group, "memory.swap.max", "0")?;
                 set_where_there(&group, "memory.oom.group", "1")?;
                 set(&group, "pids.max", &limits.processes.to_string())
             }
             Kind::One { memory: base, pids } => {
-                let group = base.join(&self.name);
+                let group = base.join(self.name());
                 // Memory with swap is never less than memory, on the way to either.
                 set_where_there(&group, "memory.memsw.limit_in_bytes", "-1")?;
                 set(&group, "memory.limit_in_bytes", &memory)?;
                 set_where_there(&group, "memory.memsw.limit_in_bytes", &memory)?;
-                set(&pids.join(&self.name), "pids.max", &limits.processes.to_string())
+                // Buffers of TCP have an account of their own in this version.
+                set_where_there(&group, "memory.kmem.tcp.limit_in_bytes", &memory)?;
+                set(&pids.join(self.name()), "pids.max", &limits.processes.to_string())
             }
         }
     }
@@ -254,7 +284,7 @@ impl Cgroup {
     /// Ends every process that is in the group.
     pub(crate) fn kill(&self) {
         match &self.place.kind {
-            Kind::Two { base } if set(&base.join(&self.name), "cgroup.kill", "1").is_ok() => {}
+            Kind::Two { base } if set(&base.join(self.name()), "cgroup.kill", "1").is_ok() => {}
             // Processes that start others while we count are there at the next count.
             _ => (0..PATIENCE).take_while(|_| self.kill_once() > 0).for_each(|_| thread::yield_now()),
         }
@@ -291,13 +321,13 @@ impl Cgroup {
             Kind::One { memory, .. } if controller == "memory" => memory,
             Kind::One { pids, .. } => pids,
         };
-        fs::read_to_string(base.join(&self.name).join(name)).unwrap_or_default()
+        fs::read_to_string(base.join(self.name()).join(name)).unwrap_or_default()
     }
 
     /// Whether the next run may have it as if it were new.
     fn is_reusable(&self) -> bool {
         let Kind::One { memory, .. } = &self.place.kind else { return false };
-        let group = memory.join(&self.name);
+        let group = memory.join(self.name());
         let _ = set(&group, "memory.force_empty", "0");
         let used = self.file("memory", "memory.usage_in_bytes").trim().parse().unwrap_or(u64::MAX);
         used <= LEFT_OVER && self.processes().is_empty() && !self.doors.is_empty()
@@ -307,14 +337,15 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         self.kill();
-        if self.is_reusable() {
-            let mut slots = self.place.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            if slots.len() < SLOTS {
-                slots.push(std::mem::take(&mut self.name));
-                return;
-            }
+        let is_reusable = self.is_reusable();
+        let Some(group) = self.group.take() else { return };
+        let mut slots = self.place.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_reusable && slots.len() < SLOTS {
+            slots.push(group);
+        } else {
+            drop(slots);
+            self.place.remove(&group.name);
         }
-        self.place.remove(&self.name);
     }
 }
 
@@ -336,81 +367,6 @@ fn count(text: &str, word: &str) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The directories of this process in each hierarchy that is mounted.
-#[derive(Debug, Default)]
-struct Hierarchies {
-    /// By controller; version 2 has none of that name.
-    own: BTreeMap<String, Own>,
-}
-
-#[derive(Debug)]
-struct Own {
-    directory: PathBuf,
-    mount: PathBuf,
-}
-
-impl Hierarchies {
-    /// From `/proc/self/cgroup` and `/proc/self/mountinfo`.
-    fn read(cgroup: &str, mountinfo: &str) -> Self {
-        let mut found = Self::default();
-        for line in cgroup.lines() {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-            for controller in controllers.split(',') {
-                if let Some(own) = own_directory(mountinfo, controller, path) {
-                    found.own.insert(controller.to_owned(), own);
-                }
-            }
-        }
-        found
-    }
-
-    /// A group of version 2 has either processes or groups with limits in it, and we are in ours. So it is one above us
-    /// that is divided. A plain user who may write there was given it; root may write everywhere, and goes no higher than
-    /// the next.
-    fn two(&self) -> Option<Kind> {
-        let own = self.own.get("")?;
-        let highest = if rustix::process::geteuid().is_root() { 2 } else { usize::MAX };
-        let above = own.directory.ancestors().take_while(|directory| directory.starts_with(&own.mount));
-        let base = above.take(highest).find(|directory| is_divided(directory))?;
-        Some(Kind::Two { base: base.to_owned() })
-    }
-
-    /// Below our own groups, so that what bounds us bounds the run too.
-    fn one(&self) -> Option<Kind> {
-        let own = |controller| self.own.get(controller).map(|own: &Own| own.directory.clone());
-        let (memory, pids) = (own("memory")?, own("pids")?);
-        (is_writable(&memory) && is_writable(&pids)).then_some(Kind::One { memory, pids })
-    }
-}
-
-/// Where a controller's hierarchy is mounted, and our own path in it. In a container the mount may show only a part.
-fn own_directory(mountinfo: &str, controller: &str, path: &str) -> Option<Own> {
-    mountinfo.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let (before, after): (Vec<&str>, Vec<&str>) = (before.split(' ').collect(), after.split(' ').collect());
-        let (root, mount) = (*before.get(3)?, PathBuf::from(*before.get(4)?));
-        let is_it = match *after.first()? {
-            "cgroup2" => controller.is_empty(),
-            "cgroup" => !controller.is_empty() && after.get(2)?.split(',').any(|option| option == controller),
-            _ => false,
-        };
-        let below = Path::new(path).strip_prefix(root).ok()?;
-        is_it.then(|| Own { directory: mount.join(below), mount })
-    })
-}
-
-/// Whether groups made here get both controllers.
-fn is_divided(directory: &Path) -> bool {
-    let divided = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
-    let has = |controller: &str| divided.split_whitespace().any(|word| word == controller);
-    has("memory") && has("pids") && is_writable(directory) && is_writable(&directory.join("cgroup.procs"))
-}
-
-fn is_writable(path: &Path) -> bool {
-    access(path, Access::WRITE_OK).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -419,7 +375,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
 
-    use super::{Cgroup, Cgroups, Hierarchies, Kind, Version, birth, maker};
+    use super::{Cgroup, Cgroups, Kind, LockedGroup, PREFIX, Version};
     use crate::limits::JailLimits;
 
     const MIB: u64 = 1 << 20;
@@ -516,10 +472,10 @@ os._exit(0)";
         let Some(base) = Base::new("slots") else { return };
         let groups = Cgroups::at(base.0.clone());
         let make = || groups.make(&JailLimits::default()).unwrap().unwrap();
-        let first = make().name.clone();
-        assert_eq!(make().name, first);
+        let first = make().name().to_owned();
+        assert_eq!(make().name(), first);
         let (one, two) = (make(), make());
-        assert_ne!(one.name, two.name);
+        assert_ne!(one.name(), two.name());
         drop((one, two));
         // A slot that somebody else removed is made anew.
         base.groups().iter().for_each(|group| fs::remove_dir(group).unwrap());
@@ -529,69 +485,46 @@ os._exit(0)";
     }
 
     #[test]
-    fn what_the_dead_left_is_removed() {
+    fn groups_of_dead_processes_are_removed() {
         let Some(base) = Base::new("sweep") else { return };
         let groups = Cgroups::at(base.0.clone());
         let living = groups.make(&JailLimits::default()).unwrap().unwrap();
         let Kind::One { memory, .. } = &base.0 else { return };
-        let ours = std::process::id();
-        for dead in [format!("ringfence-{ours}-1-0"), "ringfence-4194999-5-7".to_owned()] {
-            fs::create_dir(memory.join(dead)).unwrap();
-        }
+        let dead = memory.join(format!("{PREFIX}{}-99", std::process::id()));
+        fs::create_dir(&dead).unwrap();
         assert!(Cgroups::at(base.0.clone()).works());
+        assert!(!dead.exists());
         assert_eq!(base.groups().len(), 2, "{:?}", base.groups());
         drop((living, groups));
         assert_eq!(base.groups(), Vec::<PathBuf>::new());
     }
 
+    /// The other process sees no process by our number, or another one, and its own number may be ours.
     #[test]
-    fn names_say_who_made_them() {
-        assert_eq!(maker("ringfence-12-345-6"), Some((12, 345)));
-        for other in ["ringfence", "ringfence-12-345", "ringfence-12-345-6-7", "ringfence-a-1-2", "test-12-345-6"] {
-            assert_eq!(maker(other), None, "{other}");
+    fn a_process_of_another_pid_namespace_sweeps_nothing_of_ours() {
+        const BASE: &str = "base=";
+        let told: Vec<String> = std::env::args().collect();
+        let bases: Vec<PathBuf> = told.iter().filter_map(|word| word.strip_prefix(BASE)).map(PathBuf::from).collect();
+        if let [memory, pids] = &bases[..] {
+            return assert!(Cgroups::at(Kind::One { memory: memory.clone(), pids: pids.clone() }).works());
         }
-        assert!(birth(std::process::id()).is_some_and(|born| born > 0));
-    }
-
-    const MOUNTS: &str = "\
-31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
-32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
-35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-";
-
-    #[test]
-    fn our_own_directories_are_found() {
-        let cgroup = "8:pids:/\n4:memory:/docker/abc/x\n2:cpu,cpuacct:/a\n1:devices:/\n0::/user.slice/a:b\n";
-        let found = Hierarchies::read(cgroup, MOUNTS);
-        let own = |name: &str| found.own.get(name).map(|own| own.directory.display().to_string());
-        assert_eq!(own("memory").as_deref(), Some("/sys/fs/cgroup/memory/x"));
-        assert_eq!(own("pids").as_deref(), Some("/sys/fs/cgroup/pids/"));
-        assert_eq!(own("cpuacct").as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct/a"));
-        assert_eq!(own("").as_deref(), Some("/sys/fs/cgroup/unified/user.slice/a:b"));
-        assert_eq!(own("devices"), None);
-        // Above what the mount shows.
-        assert!(!Hierarchies::read("4:memory:/elsewhere\n", MOUNTS).own.contains_key("memory"));
-    }
-
-    #[test]
-    fn version_two_is_taken_where_it_is_divided() {
-        let directory = tempfile::tempdir().unwrap();
-        let mount = directory.path();
-        let mounts = format!("41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
-        let divide = |path: &str, controllers: &str| {
-            let path = mount.join(path);
-            fs::create_dir_all(&path).unwrap();
-            fs::write(path.join("cgroup.subtree_control"), controllers).unwrap();
-            fs::write(path.join("cgroup.procs"), "").unwrap();
-        };
-        let found = || Hierarchies::read("0::/app.slice/run.scope\n", &mounts).two();
-        divide("app.slice/run.scope", "");
-        divide("app.slice", "cpu pids\n");
-        assert_eq!(found(), None);
-        divide("app.slice", "cpu memory pids\n");
-        assert_eq!(found(), Some(Kind::Two { base: mount.join("app.slice") }));
+        let Some(base) = Base::new("namespaces") else { return };
+        let groups = Cgroups::at(base.0.clone());
+        // One that a run has and that no process entered yet, and one that waits for the next.
+        let group = groups.make(&JailLimits::default()).unwrap().unwrap();
+        drop(groups.make(&JailLimits::default()).unwrap().unwrap());
+        let before = base.groups();
+        let name = "cgroup::tests::a_process_of_another_pid_namespace_sweeps_nothing_of_ours";
+        let mut other = Command::new("unshare");
+        other.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap()).args([name, "--exact"]);
+        other.args(base.0.bases().into_iter().map(|base| format!("{BASE}{}", base.display())));
+        let other = other.output().unwrap();
+        let printed = String::from_utf8_lossy(&other.stdout) + String::from_utf8_lossy(&other.stderr);
+        assert!(other.status.success() && printed.contains("1 passed"), "{printed}");
+        assert_eq!(base.groups(), before);
+        assert!(run(&group, "print('in it')").status.success());
+        drop((group, groups));
+        assert_eq!(base.groups(), Vec::<PathBuf>::new());
     }
 
     /// Where version 2 is mounted, beside version 1 or alone, and root may make groups.
@@ -609,9 +542,10 @@ os._exit(0)";
         let Some(base) = mounted_two() else { return println!("no control groups of version 2 to make here") };
         let groups = Cgroups::at(Kind::Two { base: base.clone() });
         let place = groups.place.clone().unwrap();
-        let name = place.create().unwrap();
+        let group = place.create().unwrap();
+        let name = group.name.clone();
         let door = fs::OpenOptions::new().write(true).open(base.join(&name).join("cgroup.procs")).unwrap();
-        let group = Cgroup { place, name: name.clone(), doors: vec![door.into()], kills: 0, refusals: 0 };
+        let group = Cgroup { place, group: Some(group), doors: vec![door.into()], kills: 0, refusals: 0 };
         let daemons = "import os, signal\nos.close(1); os.close(2)\n\
                        for _ in range(5):\n    if os.fork() == 0: os.setsid(); signal.pause()";
         assert!(run(&group, daemons).status.success());
@@ -637,7 +571,8 @@ os._exit(0)";
         let groups = Cgroups::at(Kind::Two { base: directory.path().to_owned() });
         let place = groups.place.clone().unwrap();
         let limits = JailLimits { memory_bytes: 48 * MIB, processes: 9, ..JailLimits::default() };
-        let made = Cgroup::prepare(&place, "ringfence-1-2-3".to_owned(), &limits).unwrap();
+        let locked = LockedGroup { name: "ringfence-1-2-3".to_owned(), _locks: Vec::new() };
+        let made = Cgroup::prepare(&place, locked, &limits).unwrap();
         let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
         let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"].map(read);
         assert_eq!(written, ["50331648", "0", "1", "9"]);

@@ -124,16 +124,35 @@ pub(crate) fn told(caller: &BTreeMap<String, String>, has_egress: bool) -> BTree
     told
 }
 
+/// Where cargo keeps what it gets from the network, if there is a way out.
+pub(crate) const CARGO_HOME: &str = "/tmp/home/.cargo";
+
+/// Cargo's home on the host, if these toolchains have one.
+pub(crate) fn shown_cargo_home(toolchains: &[Toolchain]) -> Option<PathBuf> {
+    let mut variables = toolchains.iter().flat_map(|toolchain| &toolchain.env);
+    variables.find(|(name, _)| name == "CARGO_HOME").map(|(_, path)| PathBuf::from(path))
+}
+
+/// What toolchains need to be told. They are told to do without the network only where there is none, and cargo has a home
+/// of its own to write to where there is one (`cargo_home.rs`).
+fn toolchain_variables(toolchains: &[Toolchain], has_egress: bool) -> impl Iterator<Item = (&str, String)> {
+    let all = toolchains.iter().flat_map(|toolchain| &toolchain.env);
+    all.filter_map(move |(name, value)| match name.as_str() {
+        "CARGO_NET_OFFLINE" if has_egress => None,
+        "CARGO_HOME" if has_egress => Some((name.as_str(), CARGO_HOME.to_owned())),
+        name => Some((name, value.clone())),
+    })
+}
+
 /// All variables of a run, as the kernel takes them.
 pub(crate) fn fixed(
     caller: &BTreeMap<String, String>,
     toolchains: &[Toolchain],
+    has_egress: bool,
 ) -> Result<Vec<CString>, EnvironmentError> {
     let mut all: BTreeMap<&str, String> = FIXED.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     all.insert("PATH", search_path(toolchains));
-    for (name, value) in toolchains.iter().flat_map(|toolchain| &toolchain.env) {
-        all.insert(name, value.clone());
-    }
+    all.extend(toolchain_variables(toolchains, has_egress));
     for (name, value) in caller {
         check(name, value)?;
         all.insert(name, value.clone());
@@ -195,7 +214,7 @@ mod tests {
 
     fn with(name: &str, value: &str) -> Result<Vec<String>, EnvironmentError> {
         let caller = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let strings = fixed(&caller, &[])?;
+        let strings = fixed(&caller, &[], false)?;
         Ok(strings.into_iter().map(|string| string.into_string().unwrap()).collect())
     }
 
@@ -206,7 +225,7 @@ mod tests {
 
     #[test]
     fn nothing_of_ours_is_inherited() {
-        let all = fixed(&BTreeMap::new(), &[]).unwrap();
+        let all = fixed(&BTreeMap::new(), &[], false).unwrap();
         let names: Vec<&str> = all.iter().map(|string| string.to_str().unwrap().split('=').next().unwrap()).collect();
         assert_eq!(all.len(), super::FIXED.len() + 1);
         assert!(!names.iter().any(|name| name.starts_with("CARGO")), "{names:?}");
@@ -240,10 +259,26 @@ mod tests {
             path: vec![PathBuf::from("/a:b/bin"), PathBuf::from("/home/me/.cargo/bin")],
             env: vec![("CARGO_HOME".to_owned(), "/home/me/.cargo".to_owned())],
         };
-        let all = fixed(&BTreeMap::new(), &[rust]).unwrap();
+        let all = fixed(&BTreeMap::new(), &[rust], false).unwrap();
         let path = c"PATH=/home/me/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         assert!(all.iter().any(|string| string.as_c_str() == path), "{all:?}");
         assert!(all.iter().any(|string| string.as_c_str() == c"CARGO_HOME=/home/me/.cargo"));
+    }
+
+    #[test]
+    fn cargo_is_offline_only_without_a_way_out() {
+        let env =
+            [("CARGO_HOME", "/home/me/.cargo"), ("CARGO_NET_OFFLINE", "true"), ("RUSTUP_HOME", "/home/me/.rustup")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let rust = [Toolchain { name: "cargo".to_owned(), shown: Vec::new(), path: Vec::new(), env }];
+        let check = |has_egress: bool, expected: &[&str]| {
+            let all = fixed(&BTreeMap::new(), &rust, has_egress).unwrap();
+            let all: Vec<&str> = all.iter().map(|string| string.to_str().unwrap()).collect();
+            let told = all.into_iter().filter(|one| one.starts_with("CARGO") || one.starts_with("RUSTUP"));
+            assert_eq!(told.collect::<Vec<_>>(), expected);
+        };
+        check(false, &["CARGO_HOME=/home/me/.cargo", "CARGO_NET_OFFLINE=true", "RUSTUP_HOME=/home/me/.rustup"]);
+        check(true, &["CARGO_HOME=/tmp/home/.cargo", "RUSTUP_HOME=/home/me/.rustup"]);
     }
 
     #[test]
@@ -277,6 +312,6 @@ mod tests {
         refused("A", "x\0", "the value of `A` has a zero byte in it");
         refused("A", &"x".repeat(LONGEST), "the value of `A` is longer than 128 KiB");
         let many = (0..9).map(|number| (format!("A{number}"), "x".repeat(LONGEST - 8))).collect();
-        assert_eq!(fixed(&many, &[]), Err(EnvironmentError::Large));
+        assert_eq!(fixed(&many, &[], false), Err(EnvironmentError::Large));
     }
 }

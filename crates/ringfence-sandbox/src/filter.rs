@@ -1,24 +1,33 @@
-//! Which calls to the kernel a jailed program may not make.
+//! The seccomp filter: the rules about system calls, compiled and installed.
 //!
-//! The list is data, grouped by reason. What is refused gets an error that programs know how to go on from: `EPERM`, or
-//! `ENOSYS` where they have an older way. What is not in the list is allowed up to the newest call we know: a list of
-//! allowed calls would break programs nobody thought of, and the other walls stand before what gets through. Newer calls
-//! than that are as if the kernel were older, and calls by another architecture's table end the program.
+//! What no rule refuses is allowed up to the newest call we know: a list of allowed calls would break programs nobody
+//! thought of, and the other walls stand before what gets through. Newer calls than that are as if the kernel were older,
+//! and calls by another architecture's table end the program.
 //!
-//! Not here: anything behind a pointer, such as paths and the flags of `clone3` and `openat2`. A filter cannot see it.
+//! Not here: the rules (`filter_rules.rs`), and anything behind a pointer, such as paths and the flags of `clone3` and
+//! `openat2`. A filter cannot see it.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 
 use seccompiler::{BpfProgram, sock_filter};
+
+use crate::filter_rules::Test::{self, Any, AnyUpper, Bits, Is, IsNot};
+use crate::filter_rules::{ASK, NAMED_SOCKETS, REFUSED, REFUSED_WITH, RefusedWith, UNCOUNTED};
+use crate::limits::MemoryKeeper;
+use crate::sys;
 
 /// The newest call we know, `removexattrat`. Tables of all architectures have been the same from 424 on. Calls of the old
 /// x32 table have a bit set that makes them larger.
 const NEWEST: u32 = 466;
 
-/// The filter, compiled. Made once, before any fork.
+/// The filters, compiled. Made once, before any fork.
 #[derive(Debug)]
-pub(crate) struct Filter {
-    program: BpfProgram,
+pub(crate) struct Filters {
+    /// Where a cgroup keeps the memory.
+    kept: BpfProgram,
+    /// Where it is counted (`memory_watch.rs`), and what could not be counted is refused or asked about.
+    counted: BpfProgram,
 }
 
 /// Why there is no filter.
@@ -30,24 +39,39 @@ pub(crate) enum FilterError {
     Compile,
     #[error("the kernel does not take the filter of system calls")]
     Install(#[from] seccompiler::Error),
+    #[error("the kernel does not take the filter of system calls")]
+    Listen(#[from] rustix::io::Errno),
 }
 
-/// Compiles the filter.
-///
-/// It is our own compiler because the time to install counts in every run: the kernel tries a new filter on each call there
-/// is. The crate's own looks through its list from the top, and has one error a program. That made five programs that took
-/// 300 µs to install; one that halves the list at each step takes 100.
-pub(crate) fn program() -> Result<Filter, FilterError> {
-    compile(&[])
+impl Filters {
+    /// Compiles them.
+    ///
+    /// It is our own compiler because the time to install counts in every run: the kernel tries a new filter on each call
+    /// there is. The crate's own looks through its list from the top, and has one error a program. That made five programs
+    /// that took 300 µs to install; one that halves the list at each step takes 100.
+    pub(crate) fn new() -> Result<Self, FilterError> {
+        Ok(Self { kept: compile(&[])?, counted: compile(&UNCOUNTED)? })
+    }
+
+    /// The same for a jail that shows bare directories of the host, in which somebody may listen at a socket: no socket
+    /// that could be connected to a name. Pairs stay.
+    pub(crate) fn without_named_sockets() -> Result<Self, FilterError> {
+        let [descriptors, transfers, buffers, shared] = UNCOUNTED;
+        let counted = compile(&[NAMED_SOCKETS, descriptors, transfers, buffers, shared])?;
+        Ok(Self { kept: compile(&[NAMED_SOCKETS])?, counted })
+    }
+
+    /// From here on and for good, for this thread and all that it starts. Where memory is counted, with a descriptor that
+    /// requests for shared memory come from.
+    pub(crate) fn install(&self, memory: MemoryKeeper) -> Result<Option<OwnedFd>, FilterError> {
+        match memory {
+            MemoryKeeper::Cgroup => Ok(seccompiler::apply_filter(&self.kept).map(|()| None)?),
+            MemoryKeeper::Rlimit => Ok(Some(sys::install_filter_with_listener(&self.counted)?)),
+        }
+    }
 }
 
-/// The same for a jail that shows bare directories of the host, in which somebody may listen at a socket: no socket that
-/// could be connected to a name. Pairs stay.
-pub(crate) fn without_named_sockets() -> Result<Filter, FilterError> {
-    compile(&[NAMED_SOCKETS])
-}
-
-fn compile(further: &[RefusedWith]) -> Result<Filter, FilterError> {
+fn compile(further: &[RefusedWith]) -> Result<BpfProgram, FilterError> {
     let mut program = vec![
         load(ARCHITECTURE),
         jump(libc::BPF_JEQ, OURS.ok_or(FilterError::Architecture)?, 1, 0),
@@ -58,14 +82,7 @@ fn compile(further: &[RefusedWith]) -> Result<Filter, FilterError> {
     ];
     let calls: Vec<(u32, BpfProgram)> = verdicts(further)?.into_iter().collect();
     program.extend(choose(&calls)?);
-    Ok(Filter { program })
-}
-
-impl Filter {
-    /// From here on and for good, for this thread and all that it starts.
-    pub(crate) fn install(&self) -> Result<(), FilterError> {
-        Ok(seccompiler::apply_filter(&self.program)?)
-    }
+    Ok(program)
 }
 
 /// What to do about each call of the lists. Every piece ends with a verdict, whichever way it is gone through.
@@ -86,9 +103,9 @@ fn verdicts(further: &[RefusedWith]) -> Result<BTreeMap<u32, BpfProgram>, Filter
     Ok(pieces)
 }
 
-/// Refuses if all tests hold, and goes on behind itself if not.
+/// Refuses, or asks, if all tests hold, and goes on behind itself if not.
 fn refuse_if(tests: &[Test], error: i32) -> Result<BpfProgram, FilterError> {
-    let mut piece = vec![refuse(error)];
+    let mut piece = vec![if error == ASK { give(libc::SECCOMP_RET_USER_NOTIF) } else { refuse(error) }];
     for test in tests.iter().rev() {
         let past = u8::try_from(piece.len()).map_err(|_| FilterError::Compile)?;
         let mut step = match *test {
@@ -163,263 +180,6 @@ fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Calls that are refused whatever their arguments.
-struct Refused {
-    error: i32,
-    calls: &'static [i64],
-}
-
-const REFUSED: &[Refused] = &[
-    // Another view of the files: what the jail shows is what there is.
-    Refused {
-        error: libc::EPERM,
-        calls: &[
-            libc::SYS_mount,
-            libc::SYS_umount2,
-            libc::SYS_pivot_root,
-            libc::SYS_chroot,
-            libc::SYS_open_tree,
-            libc::SYS_move_mount,
-            libc::SYS_fsopen,
-            libc::SYS_fsconfig,
-            libc::SYS_fsmount,
-            libc::SYS_fspick,
-            libc::SYS_mount_setattr,
-        ],
-    },
-    // Other namespaces, where a program could be root over something.
-    Refused { error: libc::EPERM, calls: &[libc::SYS_unshare, libc::SYS_setns] },
-    // Its flags are behind a pointer. The C library falls back to `clone`, whose flags are seen below.
-    Refused { error: libc::ENOSYS, calls: &[libc::SYS_clone3] },
-    // Other processes' memory and descriptors.
-    Refused {
-        error: libc::EPERM,
-        calls: &[
-            libc::SYS_ptrace,
-            libc::SYS_process_vm_readv,
-            libc::SYS_process_vm_writev,
-            libc::SYS_kcmp,
-            libc::SYS_pidfd_getfd,
-            libc::SYS_move_pages,
-            libc::SYS_migrate_pages,
-        ],
-    },
-    // Programs for the kernel, and looking into it.
-    Refused {
-        error: libc::EPERM,
-        calls: &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_syslog, libc::SYS_fanotify_init],
-    },
-    // Faults that the program itself answers hold the kernel up in the middle of its work.
-    Refused { error: libc::EPERM, calls: &[libc::SYS_userfaultfd] },
-    // Keys are not kept by namespace.
-    Refused { error: libc::EPERM, calls: &[libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl] },
-    // A second way to nearly every call, which this filter does not see.
-    Refused {
-        error: libc::ENOSYS,
-        calls: &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register],
-    },
-    // Files by number instead of by name, around every directory.
-    Refused { error: libc::EPERM, calls: &[libc::SYS_open_by_handle_at] },
-    // What is mounted on the host, by number. Programs read `/proc/self/mountinfo` instead.
-    Refused { error: libc::ENOSYS, calls: &[STATMOUNT, LISTMOUNT] },
-    // The machine: its kernel, clock, name, swap, quotas, accounting.
-    Refused {
-        error: libc::EPERM,
-        calls: &[
-            libc::SYS_kexec_load,
-            KEXEC_FILE_LOAD,
-            libc::SYS_init_module,
-            libc::SYS_finit_module,
-            libc::SYS_delete_module,
-            libc::SYS_reboot,
-            libc::SYS_swapon,
-            libc::SYS_swapoff,
-            libc::SYS_settimeofday,
-            libc::SYS_clock_settime,
-            libc::SYS_clock_adjtime,
-            libc::SYS_adjtimex,
-            libc::SYS_sethostname,
-            libc::SYS_setdomainname,
-            libc::SYS_quotactl,
-            libc::SYS_quotactl_fd,
-            libc::SYS_acct,
-            libc::SYS_vhangup,
-            libc::SYS_nfsservctl,
-        ],
-    },
-    // The processor's own tables and ports, and calls that only very old programs make.
-    #[cfg(target_arch = "x86_64")]
-    Refused {
-        error: libc::EPERM,
-        calls: &[
-            libc::SYS_iopl,
-            libc::SYS_ioperm,
-            libc::SYS_modify_ldt,
-            libc::SYS_uselib,
-            libc::SYS_ustat,
-            libc::SYS_sysfs,
-            libc::SYS__sysctl,
-        ],
-    },
-];
-
-/// Calls that are refused with certain arguments: all tests of a line must hold.
-struct RefusedWith {
-    error: i32,
-    calls: &'static [(i64, &'static [Test])],
-}
-
-/// A test of one argument, by its position. All but pointers are 32 bits wide: the kernel looks at no more of them.
-enum Test {
-    Is(u8, u32),
-    IsNot(u8, u32),
-    /// The bits under the mask have this value.
-    Bits(u8, u32, u32),
-    /// One of these bits is set, or more.
-    Any(u8, u32),
-    /// The same in the upper half.
-    AnyUpper(u8, u32),
-}
-
-use Test::{Any, AnyUpper, Bits, Is, IsNot};
-
-const REFUSED_WITH: &[RefusedWith] = &[
-    // New namespaces by the older call.
-    RefusedWith { error: libc::EPERM, calls: &[(libc::SYS_clone, &[Any(0, NEW_NAMESPACES)])] },
-    // Only sockets that stay in the jail's own network. Virtual machine sockets and others know no network namespaces,
-    // and most families are rarely used code of the kernel. Without netlink, programs ask for addresses another way.
-    RefusedWith {
-        error: libc::EAFNOSUPPORT,
-        calls: &[
-            (libc::SYS_socket, &[IsNot(0, UNIX), IsNot(0, INET), IsNot(0, INET6)]),
-            (libc::SYS_socketpair, &[IsNot(0, UNIX)]),
-        ],
-    },
-    // Sockets that make their own packets.
-    RefusedWith {
-        error: libc::EPERM,
-        calls: &[
-            (libc::SYS_socket, &[IsNot(0, UNIX), Bits(1, SOCKET_TYPE, libc::SOCK_RAW as u32)]),
-            (libc::SYS_socket, &[IsNot(0, UNIX), Bits(1, SOCKET_TYPE, SOCK_PACKET)]),
-        ],
-    },
-    // TCP, UDP and ping; others would load code into the kernel on demand.
-    RefusedWith {
-        error: libc::EPROTONOSUPPORT,
-        calls: &[
-            (libc::SYS_socket, &[Is(0, INET), IsNot(2, 0), IsNot(2, TCP), IsNot(2, UDP), IsNot(2, ICMP)]),
-            (libc::SYS_socket, &[Is(0, INET6), IsNot(2, 0), IsNot(2, TCP), IsNot(2, UDP), IsNot(2, ICMP6)]),
-        ],
-    },
-    // Typing into a terminal that somebody else reads, steering the console, and changing what drives a line.
-    RefusedWith {
-        error: libc::EPERM,
-        calls: &[
-            (libc::SYS_ioctl, &[Is(1, TIOCSTI)]),
-            (libc::SYS_ioctl, &[Is(1, TIOCLINUX)]),
-            (libc::SYS_ioctl, &[Is(1, TIOCCONS)]),
-            (libc::SYS_ioctl, &[Is(1, TIOCSETD)]),
-        ],
-    },
-    // Another way for the kernel to run programs. Asking for the present one and setting the plain one is harmless.
-    RefusedWith { error: libc::EPERM, calls: &[(libc::SYS_personality, &[IsNot(0, 0), IsNot(0, QUERY)])] },
-    // The limit of cores, as it is, keeps the program that collects the machine's cores from being started; a lower one
-    // would not (`limits.rs`). Who wants to have none is told that it worked: it did, and some end where it does not.
-    RefusedWith {
-        error: 0,
-        calls: &[
-            (libc::SYS_setrlimit, &[Is(0, CORE)]),
-            (libc::SYS_prlimit64, &[Is(1, CORE), Any(2, u32::MAX)]),
-            (libc::SYS_prlimit64, &[Is(1, CORE), AnyUpper(2, u32::MAX)]),
-        ],
-    },
-    // Programs that run as somebody else. Nothing in the jail would obey these bits; they would wait for a commit.
-    RefusedWith {
-        error: libc::EPERM,
-        calls: &[
-            (libc::SYS_fchmod, &[Any(1, SETUID_OR_SETGID)]),
-            (libc::SYS_fchmodat, &[Any(2, SETUID_OR_SETGID)]),
-            (FCHMODAT2, &[Any(2, SETUID_OR_SETGID)]),
-            (libc::SYS_mknodat, &[Any(2, SETUID_OR_SETGID)]),
-            (libc::SYS_openat, &[Any(2, CREATE), Any(3, SETUID_OR_SETGID)]),
-            (libc::SYS_openat, &[Bits(2, NAMELESS, NAMELESS), Any(3, SETUID_OR_SETGID)]),
-        ],
-    },
-    // Devices, also the one that an overlay takes for a deleted file.
-    RefusedWith {
-        error: libc::EPERM,
-        calls: &[
-            (libc::SYS_mknodat, &[Bits(2, FILE_TYPE, libc::S_IFCHR)]),
-            (libc::SYS_mknodat, &[Bits(2, FILE_TYPE, libc::S_IFBLK)]),
-            (libc::SYS_renameat2, &[Any(4, WHITEOUT)]),
-        ],
-    },
-    // The same by calls that newer architectures do without.
-    #[cfg(target_arch = "x86_64")]
-    RefusedWith {
-        error: libc::EPERM,
-        calls: &[
-            (libc::SYS_chmod, &[Any(1, SETUID_OR_SETGID)]),
-            (libc::SYS_creat, &[Any(1, SETUID_OR_SETGID)]),
-            (libc::SYS_open, &[Any(1, CREATE), Any(2, SETUID_OR_SETGID)]),
-            (libc::SYS_open, &[Bits(1, NAMELESS, NAMELESS), Any(2, SETUID_OR_SETGID)]),
-            (libc::SYS_mknod, &[Any(1, SETUID_OR_SETGID)]),
-            (libc::SYS_mknod, &[Bits(1, FILE_TYPE, libc::S_IFCHR)]),
-            (libc::SYS_mknod, &[Bits(1, FILE_TYPE, libc::S_IFBLK)]),
-        ],
-    },
-];
-
-/// Sockets with names in the file system, or in the kernel. One of a pair of datagram sockets could still be sent elsewhere.
-const NAMED_SOCKETS: RefusedWith = RefusedWith {
-    error: libc::EAFNOSUPPORT,
-    calls: &[
-        (libc::SYS_socket, &[Is(0, UNIX)]),
-        (libc::SYS_socketpair, &[Bits(1, SOCKET_TYPE, libc::SOCK_DGRAM as u32)]),
-        (libc::SYS_socketpair, &[Bits(1, SOCKET_TYPE, libc::SOCK_RAW as u32)]),
-    ],
-};
-
-// Calls that the C library's table does not have everywhere.
-const STATMOUNT: i64 = 457;
-const LISTMOUNT: i64 = 458;
-const FCHMODAT2: i64 = 452;
-#[cfg(target_arch = "x86_64")]
-const KEXEC_FILE_LOAD: i64 = 320;
-#[cfg(not(target_arch = "x86_64"))]
-const KEXEC_FILE_LOAD: i64 = 294;
-
-const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP) as u32;
-const UNIX: u32 = libc::AF_UNIX as u32;
-const INET: u32 = libc::AF_INET as u32;
-const INET6: u32 = libc::AF_INET6 as u32;
-/// The rest of the word are flags.
-const SOCKET_TYPE: u32 = 0xf;
-const SOCK_PACKET: u32 = 10;
-const TCP: u32 = libc::IPPROTO_TCP as u32;
-const UDP: u32 = libc::IPPROTO_UDP as u32;
-const ICMP: u32 = libc::IPPROTO_ICMP as u32;
-const ICMP6: u32 = libc::IPPROTO_ICMPV6 as u32;
-// The C libraries do not agree on the type of these.
-const TIOCSTI: u32 = 0x5412;
-const TIOCLINUX: u32 = 0x541c;
-const TIOCCONS: u32 = 0x541d;
-const TIOCSETD: u32 = 0x5423;
-const QUERY: u32 = 0xffff_ffff;
-const CORE: u32 = 4;
-const SETUID_OR_SETGID: u32 = libc::S_ISUID | libc::S_ISGID;
-const FILE_TYPE: u32 = libc::S_IFMT;
-const CREATE: u32 = libc::O_CREAT as u32;
-/// `O_TMPFILE` is two bits. The other is set for any directory.
-const NAMELESS: u32 = libc::O_TMPFILE as u32;
-const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -427,7 +187,9 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{NEWEST, Test, program};
+    use super::{Filters, NAMED_SOCKETS, NEWEST, Test, UNCOUNTED, compile};
+    use crate::filter_rules::FCHMODAT2;
+    use crate::limits::MemoryKeeper;
 
     /// Makes a call in a thread that has the filter, and says how it ended: 0 or the error.
     fn call(number: i64, arguments: [i64; 5]) -> i32 {
@@ -440,7 +202,7 @@ mod tests {
     /// What a filter holds, it holds for the thread that installed it and for its children.
     fn filtered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = thread::spawn(|| {
-            program().unwrap().install().unwrap();
+            Filters::new().unwrap().install(MemoryKeeper::Cgroup).unwrap();
             work()
         });
         thread.join().unwrap()
@@ -496,7 +258,7 @@ mod tests {
             call in prop_oneof![0..NEWEST + 10, any::<u32>()],
             arguments in prop::array::uniform6(prop_oneof![0u64..20, any::<u64>(), Just(0o4755), Just(0x5412)]),
         ) {
-            let program = program().unwrap().program;
+            let program = compile(&[]).unwrap();
             let often = [libc::SYS_socket, libc::SYS_openat, libc::SYS_mknodat, libc::SYS_prlimit64].map(|call| call as u32);
             for call in often.into_iter().chain([call]) {
                 prop_assert_eq!(verdict(&program, call, arguments), expected(call, arguments));
@@ -506,7 +268,7 @@ mod tests {
 
     #[test]
     fn every_call_is_judged_by_the_lists() {
-        let program = program().unwrap().program;
+        let program = compile(&[]).unwrap();
         assert!(program.len() < 4096, "the kernel takes no more");
         for call in 0..=NEWEST + 1 {
             assert_eq!(verdict(&program, call, [0; 6]), expected(call, [0; 6]), "{call}");
@@ -532,7 +294,13 @@ mod tests {
             (libc::SYS_clone, [flags(libc::CLONE_NEWNET | libc::SIGCHLD), 0, 0, 0, 0], libc::EPERM),
             (libc::SYS_clone, [flags(libc::CLONE_NEWCGROUP | libc::CLONE_VM), 0, 0, 0, 0], libc::EPERM),
             (libc::SYS_socket, [flags(libc::AF_VSOCK), 1, 0, 0, 0], libc::EAFNOSUPPORT),
-            (libc::SYS_socket, [flags(libc::AF_NETLINK), 3, 0, 0, 0], libc::EAFNOSUPPORT),
+            (libc::SYS_socket, [flags(libc::AF_NETLINK), 3, 0, 0, 0], 0),
+            (
+                libc::SYS_socket,
+                [flags(libc::AF_NETLINK), flags(3 | libc::SOCK_CLOEXEC), 15, 0, 0],
+                libc::EPROTONOSUPPORT,
+            ),
+            (libc::SYS_socket, [flags(libc::AF_NETLINK), 2, 4, 0, 0], libc::EPROTONOSUPPORT),
             (libc::SYS_socket, [flags(libc::AF_PACKET), 3, 0, 0, 0], libc::EAFNOSUPPORT),
             (libc::SYS_socket, [flags(libc::AF_ALG), 5, 0, 0, 0], libc::EAFNOSUPPORT),
             (libc::SYS_socket, [flags(libc::AF_INET), 3, 1, 0, 0], libc::EPERM),
@@ -556,7 +324,7 @@ mod tests {
             (libc::SYS_fchmodat, [at, path, 0o755, 0, 0], libc::ENOENT),
             (libc::SYS_fchmodat, [at, path, 0o1777, 0, 0], libc::ENOENT),
             (libc::SYS_fchmod, [-1, 0o2755, 0, 0, 0], libc::EPERM),
-            (super::FCHMODAT2, [at, path, 0o2755, 0, 0], libc::EPERM),
+            (FCHMODAT2, [at, path, 0o2755, 0, 0], libc::EPERM),
             (libc::SYS_openat, [at, path, flags(libc::O_CREAT | libc::O_WRONLY), 0o4755, 0], libc::EPERM),
             (libc::SYS_openat, [at, path, flags(libc::O_TMPFILE | libc::O_WRONLY), 0o4755, 0], libc::EPERM),
             (libc::SYS_openat, [at, path, flags(libc::O_CREAT | libc::O_WRONLY), 0o644, 0], libc::ENOENT),
@@ -600,7 +368,7 @@ mod tests {
 
     #[test]
     fn where_directories_are_bare_no_socket_reaches_a_name() {
-        let (open, shut) = (program().unwrap().program, super::without_named_sockets().unwrap().program);
+        let (open, shut) = (compile(&[]).unwrap(), compile(&[NAMED_SOCKETS]).unwrap());
         let stream = [libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0].map(|number| number as u64);
         let datagram = [libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0].map(|number| number as u64);
         let inet = [libc::AF_INET, libc::SOCK_STREAM, 0].map(|number| number as u64);
@@ -614,6 +382,32 @@ mod tests {
         check(libc::SYS_socketpair, datagram, refused);
         check(libc::SYS_socketpair, stream, libc::SECCOMP_RET_ALLOW);
         check(libc::SYS_socket, inet, libc::SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_counted_is_refused_or_asked_about() {
+        let (kept, counted) = (compile(&[]).unwrap(), compile(&UNCOUNTED).unwrap());
+        let error = |error: i32| libc::SECCOMP_RET_ERRNO | error.unsigned_abs();
+        let flags = |flags: i32| flags as u64;
+        let (socket, shared) = (flags(libc::SOL_SOCKET), flags(libc::MAP_SHARED | libc::MAP_ANONYMOUS));
+        let check = |call: i64, arguments: [u64; 6], expected: u32| {
+            assert_eq!(verdict(&counted, call as u32, arguments), expected, "{call} {arguments:x?}");
+            assert_eq!(verdict(&kept, call as u32, arguments), libc::SECCOMP_RET_ALLOW, "{call} {arguments:x?}");
+        };
+        check(libc::SYS_memfd_create, [1, 2, 0, 0, 0, 0], error(libc::ENOSYS));
+        check(libc::SYS_vmsplice, [1, 2, 3, 0, 0, 0], error(libc::EINVAL));
+        check(libc::SYS_splice, [1, 0, 2, 0, 9, 0], error(libc::EINVAL));
+        check(libc::SYS_setsockopt, [3, socket, flags(libc::SO_SNDBUF), 1, 4, 0], error(0));
+        check(libc::SYS_setsockopt, [3, socket, flags(libc::SO_REUSEADDR), 1, 4, 0], libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_mmap, [0, 4096, 3, shared, u64::MAX, 0], libc::SECCOMP_RET_USER_NOTIF);
+        check(
+            libc::SYS_mmap,
+            [0, 4096, 3, shared | flags(libc::MAP_NORESERVE), u64::MAX, 0],
+            libc::SECCOMP_RET_USER_NOTIF,
+        );
+        let private = flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        check(libc::SYS_mmap, [0, 4096, 3, private, u64::MAX, 0], libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_mmap, [0, 4096, 3, flags(libc::MAP_SHARED), 3, 0], libc::SECCOMP_RET_ALLOW);
     }
 
     #[test]

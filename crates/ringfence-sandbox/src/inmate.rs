@@ -15,9 +15,10 @@ use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dump
 
 use crate::bwrap::{Backend, shown_at};
 use crate::claim::find;
-use crate::filter::{self, Filter};
-use crate::init::{Bounds, Count, end_all, input_of, open_way, reap, wait_for_start};
+use crate::filter::Filters;
+use crate::init::{Bounds, end_all, input_of, open_way, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
+use crate::memory_watch::Processes;
 use crate::message::{Order, Reply, ShownDirectory, Step, Trouble};
 use crate::sys::{self, Side};
 
@@ -80,13 +81,13 @@ impl Ready {
     fn new(order: &Order, run: &[OwnedFd]) -> Result<Self, Trouble> {
         let failed = || Step::Start.failed::<Errno>();
         check(order, run)?;
-        let filter = filter::without_named_sockets().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
+        let filter = Filters::without_named_sockets().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
         let ended = sys::children_ended().map_err(failed())?;
         Self::start(&filter, socket, &theirs, ended)
     }
 
-    fn start(filter: &Filter, socket: OwnedFd, theirs: &OwnedFd, ended: OwnedFd) -> Result<Self, Trouble> {
+    fn start(filter: &Filters, socket: OwnedFd, theirs: &OwnedFd, ended: OwnedFd) -> Result<Self, Trouble> {
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(Step::Start.failed())? {
             Side::Child => lockdown::live(theirs, &[], filter, Backend::Bwrap),
@@ -104,12 +105,13 @@ impl Ready {
         // Among them the pipes, which must close with the program.
         drop(run);
         drop_capabilities().map_err(Step::Capabilities.failed())?;
-        if !wait_for_start(&self.socket)? {
+        let Some(requests) = wait_for_start(&self.socket)? else {
             end_all();
             return Ok(Reply::NoProgram);
-        }
+        };
         let _ = sys::send(reply.as_fd(), &Reply::Started { proc: true }.encode(), &[]);
-        Ok(reap(self.program, &self.ended, &Bounds::of(order, Count::Own)))
+        let requests = requests.into_iter().next();
+        Ok(reap(self.program, &self.ended, Bounds::of(order, Processes::Own, Backend::Bwrap, requests)))
     }
 }
 

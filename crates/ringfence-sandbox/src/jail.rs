@@ -16,12 +16,12 @@ use rustix::process::{DumpableBehavior, WaitId, WaitIdOptions, chroot, fchdir, s
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
-use crate::filter::Filter;
+use crate::filter::Filters;
 use crate::init;
 use crate::limits::JailLimits;
 use crate::message::{Identity, Reply, Step, Trouble};
 use crate::mounts::{
-    IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, tmpfs,
+    IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, terminals, tmpfs,
 };
 use crate::sys::{self, Child, Reach, Side};
 
@@ -34,25 +34,49 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Parts of `/proc` that say something about the host or do something to it.
-pub(crate) const COVERED_IN_PROC: [&str; 13] = [
+/// Parts of `/proc` that tell about the host, its devices and its paths, or act on it.
+pub(crate) const COVERED_IN_PROC: [&str; 26] = [
     "acpi",
     "asound",
+    "bootconfig",
     "bus",
+    "cmdline",
+    "consoles",
+    "device-tree",
+    "diskstats",
+    "driver",
+    "fs",
     "interrupts",
     "irq",
     "kcore",
     "key-users",
     "keys",
     "kmsg",
+    "mdstat",
+    "modules",
+    "partitions",
     "sched_debug",
     "scsi",
+    "swaps",
+    // A path of the host, and the identity of its last start.
+    "sys/kernel/core_pattern",
+    "sys/kernel/random/boot_id",
     "sysrq-trigger",
     "timer_list",
 ];
 
-/// Parts that programs read but that must not be written.
-const READ_ONLY_IN_PROC: [&str; 2] = ["fs", "sys"];
+/// What programs read but must not write.
+const READ_ONLY_IN_PROC: &str = "sys";
+
+/// Bounds that a jail has by settings of its own namespaces. A TCP connection may buffer this much (least, initial and
+/// most), and each instance of inotify keeps thousands of events.
+const NAMESPACE_SETTINGS: [(&str, &str); 4] = [
+    // The filter refuses them anyway; this also holds where a program finds a way around it.
+    ("user/max_user_namespaces", "0"),
+    ("user/max_inotify_instances", "32"),
+    ("net/ipv4/tcp_rmem", "4096 131072 262144"),
+    ("net/ipv4/tcp_wmem", "4096 16384 131072"),
+];
 
 /// A jail that nobody has claimed yet.
 #[derive(Debug)]
@@ -66,7 +90,7 @@ pub(crate) struct Jail {
 impl Jail {
     /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
     /// host is told.
-    pub(crate) fn start(identity: Identity, reply: OwnedFd, doors: &[OwnedFd], filter: &Filter) -> Option<Self> {
+    pub(crate) fn start(identity: Identity, reply: OwnedFd, doors: &[OwnedFd], filter: &Filters) -> Option<Self> {
         match Self::begin(identity, &reply, doors, filter) {
             Ok((init, socket)) => {
                 let _ = sys::send(reply.as_fd(), &Reply::Made.encode(), &[init.handle.as_fd()]);
@@ -83,7 +107,7 @@ impl Jail {
         identity: Identity,
         reply: &OwnedFd,
         doors: &[OwnedFd],
-        filter: &Filter,
+        filter: &Filters,
     ) -> Result<(Child, OwnedFd), Trouble> {
         let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
         match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
@@ -187,6 +211,15 @@ fn build_root() -> Result<Furnished, Errno> {
         attach(&tmpfs(&size, &files, open)?, root.as_fd(), path)?;
     }
     mkdirat(&root, "tmp/home", Mode::from_raw_mode(0o755))?;
+    match terminals() {
+        Ok(terminals) => attach(&terminals, root.as_fd(), "dev/pts")?,
+        // Some containers refuse them. Programs then find that there are none.
+        Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => {}
+        Err(other) => return Err(other),
+    }
+    for (name, value) in NAMESPACE_SETTINGS {
+        let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
+    }
     let proc = build_proc(&root)?;
     let above = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     become_root(&hall)?;
@@ -202,14 +235,10 @@ fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
         Err(Errno::PERM | Errno::ACCESS) => return Ok(false),
         Err(other) => return Err(other),
     };
-    // The filter refuses them anyway; this also holds where somebody finds a way around it.
-    let _ = std::fs::write("/proc/sys/user/max_user_namespaces", "0");
     attach(&proc, root.as_fd(), "proc")?;
-    for name in READ_ONLY_IN_PROC {
-        let part = copy(proc.as_fd(), name, Reach::Tree)?;
-        sys::set_mount_flags(part.as_fd(), READ_ONLY, Reach::Tree, None)?;
-        attach(&part, proc.as_fd(), name)?;
-    }
+    let part = copy(proc.as_fd(), READ_ONLY_IN_PROC, Reach::Tree)?;
+    sys::set_mount_flags(part.as_fd(), READ_ONLY, Reach::Tree, None)?;
+    attach(&part, proc.as_fd(), READ_ONLY_IN_PROC)?;
     for name in COVERED_IN_PROC {
         cover(root, proc.as_fd(), name)?;
     }

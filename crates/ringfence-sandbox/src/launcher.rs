@@ -29,6 +29,7 @@ use crate::message::{Identity, LONGEST, Order, Request, Step, Trouble, read_path
 use crate::mounts::SYSTEM;
 use crate::spawner::{greet, refuse, refuse_all, started_as, take_socket};
 use crate::sys::{self, Side};
+use crate::toolchain_secrets::{Secret, secrets};
 
 /// What the host calls this process, and how it knows what it is.
 pub(crate) const NAME: &str = "ringfence-launcher";
@@ -237,6 +238,17 @@ impl<'a> Launcher<'a> {
                 covers.extend(self.seen_at(&real).map(|place| (place, cover)));
             }
         }
+        let host = Path::new("/");
+        let system = SYSTEM.iter().map(|name| host.join(name));
+        for shown in system.chain(self.toolchains.iter().cloned()) {
+            let Some(path) = shown.strip_prefix(host).ok().filter(|_| !is_link(&shown)) else { continue };
+            // What cannot be looked through cannot be left out here.
+            let secrets = secrets(host, path).ok_or(Errno::TOOBIG).map_err(failed())?;
+            covers.extend(secrets.into_iter().map(|secret| match secret {
+                Secret::File(path) => (shown.join(path), Cover::File),
+                Secret::Directory(path) => (shown.join(path), Cover::Directory),
+            }));
+        }
         if covers.len() > MOST_COVERS {
             return Err(failed()(Errno::TOOBIG));
         }
@@ -246,13 +258,16 @@ impl<'a> Launcher<'a> {
     /// Where else the jail has a path of the host: a workspace may lie in `/usr/src`, or have a toolchain in it.
     fn seen_at<'b>(&'b self, real: &'b Path) -> impl Iterator<Item = PathBuf> + 'b {
         let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
-        // A link is shown as a link, and what it leads to is somewhere else in this list or nowhere.
-        let is_link = |shown: &PathBuf| std::fs::symlink_metadata(shown).is_ok_and(|found| found.is_symlink());
         system.chain(self.toolchains.iter().cloned()).filter(move |shown| !is_link(shown)).filter_map(move |shown| {
             let below = real.strip_prefix(std::fs::canonicalize(&shown).ok()?).ok()?;
             Some(shown.join(below))
         })
     }
+}
+
+/// A link is shown as a link, and what it leads to is shown somewhere else or not at all.
+fn is_link(shown: &Path) -> bool {
+    std::fs::symlink_metadata(shown).is_ok_and(|found| found.is_symlink())
 }
 
 /// Where a descriptor leads, as the host calls it.

@@ -22,8 +22,10 @@ use rustix::thread::{
 };
 
 use crate::bwrap::Backend;
+use crate::cargo_home::link_cargo_home;
 use crate::claim::WORKSPACE;
-use crate::filter::Filter;
+use crate::environment::CARGO_HOME;
+use crate::filter::Filters;
 use crate::limits::MemoryKeeper;
 use crate::message::{LONGEST, Order, Reply, Step, Trouble};
 use crate::ruleset::{ConfineError, Confined, Rules, rules};
@@ -33,7 +35,7 @@ use crate::sys;
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
-pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filter, backend: Backend) -> ! {
+pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filters, backend: Backend) -> ! {
     let entered =
         doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| match backend {
             Backend::Native => own_groups(),
@@ -87,7 +89,7 @@ fn prepare(backend: Backend) -> Result<Rules, Refused> {
     Ok(rules(&WRITABLE.map(Path::new)).map_err(no_rules)?)
 }
 
-fn obey(socket: &OwnedFd, rules: Rules, filter: &Filter, backend: Backend) -> Result<Infallible, Refused> {
+fn obey(socket: &OwnedFd, rules: Rules, filter: &Filters, backend: Backend) -> Result<Infallible, Refused> {
     let failed = || Step::Order.failed::<Errno>();
     let mut buffer = [0; LONGEST];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
@@ -111,9 +113,12 @@ fn no_rules(_: ConfineError) -> Trouble {
     Step::Landlock.failed()(Errno::PERM)
 }
 
-fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> Result<Infallible, Refused> {
+fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filters) -> Result<Infallible, Refused> {
     let program = Program::from(order)?;
     chdir(WORKSPACE).map_err(Step::Start.failed())?;
+    if !order.cargo_home.as_os_str().is_empty() {
+        link_cargo_home(&order.cargo_home, Path::new(CARGO_HOME));
+    }
     let keeper = if order.memory_kept { MemoryKeeper::Cgroup } else { MemoryKeeper::Rlimit };
     for (resource, limit) in order.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(Step::Limits.failed())?;
@@ -122,10 +127,10 @@ fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filter) -> 
         return Err(Step::Landlock.failed()(Errno::NOSYS).into());
     }
     drop_capabilities().map_err(Step::Capabilities.failed())?;
-    filter.install().map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
+    let requests = filter.install(keeper).map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
 
-    let started = Reply::Started { proc: true };
-    sys::send(socket.as_fd(), &started.encode(), &[]).map_err(Step::Start.failed())?;
+    let (started, requests) = (Reply::Started { proc: true }, requests.as_slice());
+    sys::send(socket.as_fd(), &started.encode(), &sys::borrowed(requests)).map_err(Step::Start.failed())?;
     Err(program.execute())
 }
 

@@ -199,6 +199,8 @@ pub(crate) struct Order {
     pub(crate) has_input: bool,
     /// Whether there is a way out; its socket is the last descriptor.
     pub(crate) egress: bool,
+    /// Cargo's home on the host, of which the run gets one to write to. Empty, if it does not.
+    pub(crate) cargo_home: PathBuf,
 }
 
 /// One directory of the view.
@@ -309,7 +311,7 @@ impl Order {
         text.list(&self.shown, |text, shown| {
             text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.mounted).paths(&shown.covered)
         });
-        text.flag(self.memory_kept).flag(self.has_input).flag(self.egress);
+        text.flag(self.memory_kept).flag(self.has_input).flag(self.egress).path(&self.cargo_home);
         memory_file(&text.0)
     }
 
@@ -333,6 +335,7 @@ impl Order {
             memory_kept: reader.flag()?,
             has_input: reader.flag()?,
             egress: reader.flag()?,
+            cargo_home: reader.path()?,
         })
     }
 }

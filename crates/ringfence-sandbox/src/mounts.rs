@@ -11,7 +11,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, open, openat, readlinkat, statat, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, XattrFlags, fsetxattr, fstatfs, mkdirat, open, openat, readlinkat,
+    statat, symlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -23,6 +26,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::etc;
 use crate::sys::{Reach, set_mount_flags};
+use crate::toolchain_secrets::{Secret, secrets};
 
 /// Below this the image lies, in the namespace that new jails copy.
 pub(crate) const IMAGE: &str = "/image";
@@ -34,11 +38,12 @@ pub(crate) const NO_DIRECTORY: &str = "/run/nothing/directory";
 /// Directories of the host that are shown, or links that are shown as links.
 pub(crate) const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// Devices that are no way to anything.
-pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// Devices that are no way to anything. The last is a process's own terminal, which only ever is one of the jail's.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Names below `/dev` that point at a process's own descriptors.
-pub(crate) const STREAMS: [(&str, &str); 4] = [
+/// Names below `/dev` that point at the jail's own terminals, and at a process's own descriptors.
+const STREAMS: [(&str, &str); 5] = [
+    ("ptmx", "pts/ptmx"),
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
@@ -46,10 +51,10 @@ pub(crate) const STREAMS: [(&str, &str); 4] = [
 ];
 
 /// Where other mounts go. All are empty in the image.
-const MOUNT_POINTS: [&str; 8] =
-    ["proc", "tmp", "run/ringfence", "run/nothing/directory", "workspace", "mnt", "dev/shm", "var"];
+const MOUNT_POINTS: [&str; 9] =
+    ["proc", "tmp", "run/ringfence", "run/nothing/directory", "workspace", "mnt", "dev/pts", "dev/shm", "var"];
 
-/// Files of the host's `/etc` larger than this are left out.
+/// Single files of the host that are larger than this are left out.
 const LARGEST_COPY: u64 = 8 << 20;
 
 /// No program in a jail gains from a setuid bit or a device.
@@ -64,8 +69,10 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let host = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
 
-    let base = tmpfs("1m", "64", Open::ToItsOwner)?;
-    for name in ["proc", "image"] {
+    // Before there is another root.
+    let mounted = mount_points();
+    let base = tmpfs("8m", "16384", Open::ToItsOwner)?;
+    for name in ["proc", "image", "masks"] {
         mkdirat(&base, name, Mode::from_raw_mode(0o755))?;
     }
     // Over the root, where it hides nothing: paths are looked up from the held one.
@@ -77,9 +84,25 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     attach(&proc?, base.as_fd(), "proc")?;
     let image = tmpfs("32m", "4096", Open::ToItsOwner)?;
     attach(&image, base.as_fd(), "image")?;
-    fill(&image, &Host(host), toolchains)?;
+    fill(&Image { base: &base, image: &image, host: &Host(host), mounted }, toolchains)?;
     set_mount_flags(image.as_fd(), READ_ONLY, Reach::Mount, None)?;
     become_root(&base)
+}
+
+/// An image that is being filled.
+struct Image<'a> {
+    /// What the image is attached to. Jails see nothing of it.
+    base: &'a OwnedFd,
+    image: &'a OwnedFd,
+    host: &'a Host,
+    /// Where the host has something mounted.
+    mounted: Vec<PathBuf>,
+}
+
+/// Of this process's mount namespace. A name with a space or the like in it is written otherwise there, and not found.
+fn mount_points() -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
 /// Makes a mount the root, and lets go of everything else.
@@ -113,6 +136,17 @@ pub(crate) fn proc() -> Result<OwnedFd, Errno> {
     let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, TAME | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+}
+
+/// Pseudo-terminals of the jail's own. The machine's are limited, so that each jail has a few.
+pub(crate) fn terminals() -> Result<OwnedFd, Errno> {
+    let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("max", "64")] {
+        fsconfig_set_string(&context, name, value)?;
+    }
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
 /// Attaches a mount at a path.
@@ -176,7 +210,8 @@ impl Host {
     }
 }
 
-fn fill(image: &OwnedFd, host: &Host, toolchains: &[PathBuf]) -> Result<(), Errno> {
+fn fill(all: &Image<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
+    let (image, host) = (all.image, all.host);
     for path in MOUNT_POINTS {
         make_directories(image, Path::new(path))?;
     }
@@ -184,6 +219,8 @@ fn fill(image: &OwnedFd, host: &Host, toolchains: &[PathBuf]) -> Result<(), Errn
     symlinkat("/tmp", image, "var/tmp")?;
     for name in SYSTEM {
         show(image, host, Path::new(name))?;
+        // Where the kernel shows it by no overlay, it is shown as it is.
+        all.shut(Path::new(name), Within::System)?;
     }
     for name in DEVICES {
         let path = Path::new("dev").join(name);
@@ -196,68 +233,146 @@ fn fill(image: &OwnedFd, host: &Host, toolchains: &[PathBuf]) -> Result<(), Errn
     for (name, target) in STREAMS {
         symlinkat(target, image, Path::new("dev").join(name))?;
     }
-    fill_etc(image, host)?;
+    make_directories(image, Path::new("etc"))?;
+    for (name, contents) in etc::files() {
+        make_file(image, &Path::new("etc").join(name), contents.as_bytes())?;
+    }
+    for name in etc::from_host(Path::new("/etc")) {
+        let path = Path::new("etc").join(name);
+        show(image, host, &path)?;
+        all.shut(&path, Within::System)?;
+    }
     for path in toolchains {
         let Ok(path) = path.strip_prefix("/") else { continue };
         // One that lies in what is shown already is there.
         if is_plain(path) && openat(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_err() {
             show(image, host, path)?;
-            shut(image, path)?;
+            if let Shut::Not(shown) = all.shut(path, Within::Toolchain)? {
+                unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
+            }
         }
     }
     Ok(())
 }
 
-/// Shuts the sockets and pipes of a directory that is shown: through an overlay there is nobody at their other end. Only
-/// programs of the system's own are known to have none. What cannot be shut is not shown.
-fn shut(image: &OwnedFd, path: &Path) -> Result<(), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let shown = match openat(image, path, flags, Mode::empty()) {
-        Ok(shown) => shown,
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-        Err(other) => return Err(other),
-    };
-    let empty = openat(image, names(Path::new(NO_DIRECTORY)).collect::<PathBuf>(), flags, Mode::empty())?;
-    let both = overlay(&[&shown, &empty], None).or_else(|_| {
-        // Where scripts will be, there is nothing in the image yet.
-        attach(&copy(shown.as_fd(), "", Reach::Mount)?, image.as_fd(), "run/ringfence")?;
-        let both = overlay_by_paths(image, "run/ringfence:run/nothing/directory", &[]);
-        let aside = openat(image, "run/ringfence", flags, Mode::empty())?;
-        unmount(descriptor_path(&aside), UnmountFlags::DETACH)?;
-        both
-    });
-    unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
-    let Ok(both) = both else { return Ok(()) };
-    set_mount_flags(both.as_fd(), READ_ONLY, Reach::Mount, None)?;
-    attach(&both, image.as_fd(), path)
+/// Where a directory is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Within {
+    System,
+    Toolchain,
+}
+
+/// Whether a directory is shown through an overlay.
+enum Shut {
+    Done,
+    /// It is shown as it is.
+    Not(OwnedFd),
+}
+
+impl Image<'_> {
+    /// Shows a directory through an overlay: there is no process at the other end of its sockets and pipes, secrets in it
+    /// are empty, and lists of mounts tell nothing of the host's file system. What is mounted inside is lost, and changes
+    /// that the host makes later may be missed. So a directory of the system, which packages change, is shown as it is, but
+    /// for secrets, if its file system tells nothing or something is mounted inside.
+    fn shut(&self, path: &Path, within: Within) -> Result<Shut, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let shown = match openat(self.image, path, flags, Mode::empty()) {
+            Ok(shown) => shown,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Shut::Done),
+            Err(other) => return Err(other),
+        };
+        let whole = Path::new("/").join(path);
+        let Some(secrets) = secrets(&descriptor_directory(&self.host.0), path) else { return Ok(Shut::Not(shown)) };
+        let holds_mounts = self.mounted.iter().any(|point| *point != whole && point.starts_with(&whole));
+        if within == Within::System && (holds_mounts || is_local(&shown)?) {
+            self.cover(&shown, &secrets)?;
+            return Ok(Shut::Not(shown));
+        }
+        let masks = self.mask(&secrets)?;
+        let empty = openat(self.image, names(Path::new(NO_DIRECTORY)).collect::<PathBuf>(), flags, Mode::empty())?;
+        let lower: Vec<&OwnedFd> = masks.iter().map(|(_, directory)| directory).chain([&shown, &empty]).collect();
+        let both = overlay(&lower, None).or_else(|_| {
+            // Where scripts will be, there is nothing in the image yet.
+            attach(&copy(shown.as_fd(), "", Reach::Mount)?, self.image.as_fd(), "run/ringfence")?;
+            let masks = masks.iter().map(|(path, _)| format!("{path}:")).collect::<String>();
+            let paths = format!("{masks}image/run/ringfence:image/run/nothing/directory");
+            let both = overlay_by_paths(self.base, &paths, &[]);
+            let aside = openat(self.image, "run/ringfence", flags, Mode::empty())?;
+            unmount(descriptor_path(&aside), UnmountFlags::DETACH)?;
+            both
+        });
+        let Ok(both) = both else { return Ok(Shut::Not(shown)) };
+        unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
+        set_mount_flags(both.as_fd(), READ_ONLY, Reach::Mount, None)?;
+        attach(&both, self.image.as_fd(), path).map(|()| Shut::Done)
+    }
+
+    fn cover(&self, shown: &OwnedFd, secrets: &[Secret]) -> Result<(), Errno> {
+        for secret in secrets {
+            let (path, nothing) = match secret {
+                Secret::File(path) => (path, NO_FILE),
+                Secret::Directory(path) => (path, NO_DIRECTORY),
+            };
+            let target = openat(shown, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let nothing = copy(self.image.as_fd(), nothing.trim_start_matches('/'), Reach::Mount)?;
+            attach_over(&nothing, target.as_fd())?;
+        }
+        Ok(())
+    }
+
+    /// A directory with empty files and directories in the place of secrets, to be laid over them.
+    fn mask(&self, secrets: &[Secret]) -> Result<Option<(String, OwnedFd)>, Errno> {
+        if secrets.is_empty() {
+            return Ok(None);
+        }
+        let masks = openat(self.base, "masks", DIRECTORY, Mode::empty())?;
+        let number = Dir::read_from(&masks)?.count();
+        mkdirat(&masks, number.to_string(), Mode::from_raw_mode(0o755))?;
+        let mask = openat(&masks, number.to_string(), DIRECTORY, Mode::empty())?;
+        for secret in secrets {
+            match secret {
+                Secret::File(path) => make_file(&mask, path, b"")?,
+                Secret::Directory(path) => {
+                    make_directories(&mask, path)?;
+                    let directory = openat(&mask, path, DIRECTORY, Mode::empty())?;
+                    // Nothing of what lies below is merged into it.
+                    fsetxattr(&directory, "user.overlay.opaque", b"y", XattrFlags::empty())?;
+                }
+            }
+        }
+        Ok(Some((format!("masks/{number}"), mask)))
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Whether a file system is one of a local disk or of memory. Others, such as the overlay of a container, have options that
+/// name directories and servers, which a list of mounts tells.
+fn is_local(directory: &OwnedFd) -> Result<bool, Errno> {
+    // ext2 to ext4, XFS, Btrfs, Bcachefs, F2FS, ZFS, SquashFS, EROFS, tmpfs.
+    const LOCAL: [u64; 9] = [
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0xca45_1a4e,
+        0xf2f5_2010,
+        0x2fc1_2fc1,
+        0x7371_7368,
+        0xe0f5_e1e2,
+        0x0102_1994,
+    ];
+    let kind = fstatfs(directory)?.f_type;
+    Ok(LOCAL.contains(&(kind as u64 & 0xffff_ffff)))
+}
+
+/// A path by which what a held directory has can be opened.
+fn descriptor_directory(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(descriptor_path(directory))
 }
 
 /// The path of what is mounted where a descriptor is.
 fn descriptor_path(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
-}
-
-fn fill_etc(image: &OwnedFd, host: &Host) -> Result<(), Errno> {
-    let etc = Path::new("etc");
-    make_directories(image, etc)?;
-    for (name, contents) in etc::files() {
-        make_file(image, &etc.join(name), contents.as_bytes())?;
-    }
-    for name in etc::from_host(Path::new("/etc")) {
-        let path = etc.join(name);
-        if host.kind(&path) != Some(FileType::RegularFile) {
-            show(image, host, &path)?;
-            continue;
-        }
-        // A copy costs a new jail nothing, a mount does.
-        let source = std::fs::File::from(openat(&host.0, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
-        let mut contents = Vec::new();
-        let read = std::io::Read::read_to_end(&mut std::io::Read::take(source, LARGEST_COPY), &mut contents);
-        if read.is_ok_and(|length| (length as u64) < LARGEST_COPY) {
-            make_file(image, &path, &contents)?;
-        }
-    }
-    Ok(())
 }
 
 /// Shows a directory or file of the host where it is, read-only, or a link as the link that it is. What is not there, or
@@ -273,7 +388,8 @@ fn show(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
             return symlinkat(&target, image, path);
         }
         FileType::Directory => make_directories(image, path)?,
-        FileType::RegularFile => make_file(image, path, b"")?,
+        // A copy costs a new jail nothing, a mount does, and tells where the file is on the host.
+        FileType::RegularFile => return copy_file(image, host, path),
         _ => return Ok(()),
     }
     let copied = match copy(host.0.as_fd(), path, Reach::Tree) {
@@ -283,6 +399,17 @@ fn show(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
     };
     set_mount_flags(copied.as_fd(), READ_ONLY, Reach::Tree, None)?;
     attach(&copied, image.as_fd(), path)
+}
+
+fn copy_file(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
+    let source = match openat(&host.0, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(source) => std::fs::File::from(source),
+        Err(Errno::ACCESS | Errno::NOENT) => return Ok(()),
+        Err(other) => return Err(other),
+    };
+    let mut contents = Vec::new();
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(source, LARGEST_COPY), &mut contents);
+    if read.is_ok_and(|length| (length as u64) < LARGEST_COPY) { make_file(image, path, &contents) } else { Ok(()) }
 }
 
 fn make_directories(image: &OwnedFd, path: &Path) -> Result<(), Errno> {

@@ -106,7 +106,8 @@ impl Sandbox {
     }
 
     fn run_under(&self, warden: &Warden, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
-        let env = environment::fixed(&environment::told(&job.env, job.egress.is_some()), job.toolchains)?;
+        let has_egress = job.egress.is_some();
+        let env = environment::fixed(&environment::told(&job.env, has_egress), job.toolchains, has_egress)?;
         let (places, identity) = self.places(warden, job)?;
         let jail = warden.claim(identity, shown_by(job.toolchains), &job.limits)?;
         let order = order(job, env, &places, jail.has_cgroup());
@@ -228,6 +229,7 @@ fn order(job: &Job<'_>, env: Vec<CString>, places: &[Place<'_>], memory_kept: bo
         memory_kept,
         has_input: job.input.is_some(),
         egress: job.egress.is_some(),
+        cargo_home: job.egress.as_ref().and_then(|_| environment::shown_cargo_home(job.toolchains)).unwrap_or_default(),
     })
 }
 

@@ -22,7 +22,7 @@ use rustix::process::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
 
-use crate::filter::{self, Filter};
+use crate::filter::Filters;
 use crate::jail::{Jail, Map, process_path, start_mapped};
 use crate::message::{Identity, LONGEST, Order, Reply, Request, ShownDirectory, Step, Trouble, read_paths};
 use crate::mounts::{READ_ONLY, copy, enter_image};
@@ -171,7 +171,7 @@ struct Spawner<'a> {
     /// Where the host's files are, and where the image is.
     hosts_files: OwnedFd,
     image: OwnedFd,
-    filter: Filter,
+    filter: Filters,
     /// Jails that wait, by the names that the host gave them.
     idle: HashMap<u64, Jail>,
     /// First processes of jails in use, to be reaped.
@@ -185,7 +185,7 @@ impl<'a> Spawner<'a> {
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
         let hosts_files = own_mounts().map_err(failed())?;
         let image = own_mounts().map_err(failed())?;
-        let filter = filter::program().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
+        let filter = Filters::new().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
         Ok(Self { host, hosts_files, image, filter, idle: HashMap::new(), claimed: Vec::new() })
     }
 

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mount::MountAttrFlags;
 use rustix::net::{
@@ -148,6 +149,60 @@ pub(crate) fn put_at(from: BorrowedFd<'_>, stream: RawFd) -> Result<(), Errno> {
     let done = unsafe { libc::dup3(from.as_raw_fd(), stream, 0) };
     if done < 0 { Err(last_error()) } else { Ok(()) }
 }
+
+/// Installs a filter of system calls, with a descriptor for the calls that it asks about. Takes `no_new_privs`.
+pub(crate) fn install_filter_with_listener(program: &[seccompiler::sock_filter]) -> Result<OwnedFd, Errno> {
+    let length = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::INVAL)?;
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
+    // SAFETY: the program outlives the call, which copies it, and both types of an instruction are the kernel's.
+    let listener = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
+    if listener < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(listener as RawFd) })
+}
+
+/// The next call that a filter asks about, with its arguments. Nothing, if the caller is gone meanwhile; an error, if no
+/// process has the filter any more.
+pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<(u64, [u64; 6])>, Errno> {
+    let mut watched = [PollFd::new(&listener, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default()))?;
+    let [watched] = &watched;
+    if !watched.revents().contains(PollFlags::IN) {
+        return if watched.revents().is_empty() { Ok(None) } else { Err(Errno::PIPE) };
+    }
+    // SAFETY: all zeros is a valid value of this plain struct, and what the kernel wants; it outlives the call.
+    let (done, asked) = unsafe {
+        let mut asked: libc::seccomp_notif = MaybeUninit::zeroed().assume_init();
+        (libc::ioctl(listener.as_raw_fd(), SECCOMP_RECEIVE, &raw mut asked), asked)
+    };
+    match if done < 0 { Err(last_error()) } else { Ok(()) } {
+        Ok(()) => Ok(Some((asked.id, asked.data.args))),
+        Err(Errno::NOENT | Errno::INTR) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+/// Lets a call that was asked about go on. It may be gone.
+pub(crate) fn continue_call(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
+    let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: SECCOMP_CONTINUE };
+    // SAFETY: the struct outlives the call.
+    let done = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_SEND, &raw mut answer) };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+// The C libraries do not agree on the type of a request, and not all have these.
+const SECCOMP_RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const SECCOMP_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
+const SECCOMP_CONTINUE: u32 = 1;
 
 /// Sends a signal to every process that this one can see, but for itself.
 pub(crate) fn kill_all() {

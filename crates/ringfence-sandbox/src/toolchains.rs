@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::toolchain_secrets::has_no_token;
+
 /// One toolchain, as found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toolchain {
@@ -106,14 +108,51 @@ fn nix(home: &Path) -> Option<Toolchain> {
     store.is_dir().then(|| Toolchain { name: "nix".to_owned(), shown: vec![store.to_owned()], path, env: Vec::new() })
 }
 
-/// What is below `/opt` and has programs where programs belong. Some users live there: their home is no package.
+/// Packages below `/opt` that have programs where programs belong: of each the parts that hold programs, and not its settings
+/// and data. Some users live there: their home is not a package.
 fn optional(root: &Path, home: &Path) -> impl Iterator<Item = Toolchain> {
     entries(root).into_iter().filter(|package| !home.starts_with(package)).filter_map(|package| {
         let path = directories(&package, &["bin"]);
         let name = package.file_name()?.to_str()?.to_owned();
-        (!path.is_empty()).then_some(Toolchain { name, shown: vec![package], path, env: Vec::new() })
+        let mut shown = directories(&package, &PROGRAM_PARTS);
+        // A Java runtime does not start without its settings. Other packages keep passwords in a directory of that name.
+        let is_java = package.join("lib/modules").is_file() || package.join("lib/jrt-fs.jar").is_file();
+        shown.extend(is_java.then(|| package.join("conf")));
+        shown.extend(PROGRAM_FILES.map(|name| package.join(name)).into_iter().filter(|file| file.is_file()));
+        (!path.is_empty()).then_some(Toolchain { name, shown, path, env: Vec::new() })
     })
 }
+
+/// Directories of a package that hold programs, libraries, and what those read.
+const PROGRAM_PARTS: [&str; 24] = [
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libexec",
+    "include",
+    "share",
+    "man",
+    "jre",
+    "jmods",
+    "legal",
+    "nvvm",
+    "targets",
+    "src",
+    "pkg",
+    "api",
+    "misc",
+    "boot",
+    "ssl",
+    "condabin",
+    "conda-meta",
+    "modules",
+    "plugins",
+];
+
+/// Files by which programs of a package know where they are.
+const PROGRAM_FILES: [&str; 4] = ["release", "VERSION", "go.env", "pyvenv.cfg"];
 
 /// Those of these names that are directories.
 fn directories(root: &Path, names: &[&str]) -> Vec<PathBuf> {
@@ -140,17 +179,9 @@ fn version_number(name: &str) -> Option<Vec<u64>> {
     name.trim_start_matches('v').split('.').map(|part| part.parse().ok()).collect()
 }
 
-/// Cargo's settings say where crates come from, and builds need that; they may also hold tokens. A file with a word of
-/// that kind, or an address with a name in front, is left out.
+/// Cargo's settings say where crates come from, and builds need that; they may also hold tokens. Then they are left out.
 fn has_no_secret(settings: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(settings) else { return false };
-    let text = text.to_lowercase();
-    let words = ["token", "secret", "password", "passwd", "credential", "authorization", "auth"];
-    !words.iter().any(|word| text.contains(word)) && !text.lines().any(names_somebody)
-}
-
-fn names_somebody(line: &str) -> bool {
-    line.split("://").skip(1).any(|rest| rest.split('/').next().is_some_and(|host| host.contains('@')))
+    fs::read_to_string(settings).is_ok_and(|text| has_no_token(&text))
 }
 
 #[cfg(test)]
@@ -256,5 +287,24 @@ mod tests {
         let home = opt.path().join("service");
         let names: Vec<String> = optional(opt.path(), &home).map(|toolchain| toolchain.name).collect();
         assert_eq!(names, ["tool"]);
+    }
+
+    #[test]
+    fn of_an_optional_package_only_programs_are_shown() {
+        let opt = home(&[
+            ("app/bin/app", ""),
+            ("app/lib/app.so", ""),
+            ("app/.env", "KEY=x"),
+            ("app/etc/app.conf", "password=x"),
+            ("app/conf/settings.xml", "<password>x</password>"),
+            ("app/data/customers.db", "x"),
+            ("app/pyvenv.cfg", ""),
+            ("jdk/bin/java", ""),
+            ("jdk/lib/modules", ""),
+            ("jdk/conf/security/java.security", ""),
+        ]);
+        let shown: Vec<_> =
+            optional(opt.path(), Path::new("/home/u")).map(|found| below(opt.path(), &found.shown)).collect();
+        assert_eq!(shown, [vec!["app/bin", "app/lib", "app/pyvenv.cfg"], vec!["jdk/bin", "jdk/lib", "jdk/conf"]]);
     }
 }

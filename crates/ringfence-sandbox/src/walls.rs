@@ -27,7 +27,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::bwrap::{Bwrap, NoBwrap};
 use crate::cgroup::{Cgroups, Version};
-use crate::filter;
+use crate::filter::Filters;
+use crate::limits::MemoryKeeper;
 
 /// What our program is called when it tries the walls.
 const PROBE: &str = "ringfence-walls";
@@ -328,7 +329,7 @@ fn map_through(child: Pid, ready: &impl std::os::fd::AsFd) -> Result<(), Errno> 
 
 /// Our own filter, and one call that it refuses.
 fn refused_call() -> Result<(), Errno> {
-    filter::program().and_then(|filter| filter.install()).map_err(|_| Errno::NOSYS)?;
+    Filters::new().and_then(|filters| filters.install(MemoryKeeper::Rlimit)).map_err(|_| Errno::NOSYS)?;
     // SAFETY: refused, and without the filter it would only be told that the size is wrong.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0) };
     let error = errno(&io::Error::last_os_error());

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Refused {
     /// After "leads to".
     pub(crate) why: &'static str,
-    /// A user may allow it for a host and port of their choice.
+    /// A user may allow it, for a host and port or a range of their choice.
     pub(crate) can_be_allowed: bool,
 }
 
@@ -66,9 +66,9 @@ const LINK: Refused = unless_allowed("the local link");
 const CARRIER: Refused = unless_allowed("the shared network of a carrier");
 const METADATA: Refused = never("the metadata service of a cloud, which gives out keys");
 const MULTICAST: Refused = never("a group of machines and not one");
-const DOCUMENTATION: Refused = never("an address for examples");
-const BENCHMARK: Refused = never("a network for measurements");
-const RESERVED: Refused = never("an address that is reserved");
+const DOCUMENTATION: Refused = unless_allowed("an address for examples");
+const BENCHMARK: Refused = unless_allowed("a network for measurements");
+const RESERVED: Refused = unless_allowed("an address that is reserved");
 const RELAY: Refused = never("a service that passes packets on");
 const CARRIES_V4: Refused = never("an IPv4 address inside an IPv6 one");
 

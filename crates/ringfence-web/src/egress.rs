@@ -1,15 +1,16 @@
 //! The jail's way out: a proxy for the hosts that a run was granted, and for no others.
 //!
-//! The jail listens for its programs and hands its socket over; here it is served. Every connection is recorded before it
+//! The jail listens for its programs and hands its sockets over; here they are served: the proxy, and each address of this
+//! machine's loopback that was granted, which programs ask at the same address of their own. Every connection is recorded before it
 //! is made, goes by the same addresses as any other request, and in it TLS must name the host that was asked for. A host
 //! is granted whole: where only a part of it is allowed, the policy has said no before.
 //!
 //! Not here: who may have which host (the kernel's policy), and the jail.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
-use std::net::TcpListener as StdListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -38,6 +39,9 @@ use crate::target::{Host, Target};
 
 /// Connections of one run at once.
 const MOST_CONNECTIONS: usize = 64;
+
+/// Sockets that one jail hands over.
+const MOST_LISTENERS: usize = 64;
 
 /// How long a program may take to say what it wants, and whom it means.
 const TO_SPEAK: Duration = Duration::from_secs(10);
@@ -73,6 +77,10 @@ impl Egress for Proxy {
         let failed =
             |cause: io::Error| ToolError::new(ErrorKind::Network, format!("no way out could be made: {cause}"));
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        // The jail reads this before it listens.
+        let loopback: String =
+            granted.iter().filter_map(Grant::loopback).map(|address| format!("{address}\n")).collect();
+        (&ours).write_all(loopback.as_bytes()).map_err(failed)?;
         let (asks, asked) = channel();
         let desk = Arc::new(Desk {
             net: Arc::clone(&self.net),
@@ -121,7 +129,20 @@ impl Grant {
             WebError::Url(_) => wrong(()),
             other => other,
         })?;
+        if target.path_and_query() != "/" {
+            return Err(wrong(()));
+        }
         Ok(Self { host: target.host().clone(), port: target.port() })
+    }
+
+    /// Where programs find it on their own loopback, if it is at an address of this machine's that they ask no proxy for.
+    fn loopback(&self) -> Option<SocketAddr> {
+        let own = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        let ip = match &self.host {
+            Host::Address(ip) => own.into_iter().find(|own| own == ip),
+            Host::Name(name) => own.into_iter().next().filter(|_| name == "localhost"),
+        };
+        ip.map(|ip| SocketAddr::new(ip, self.port))
     }
 }
 
@@ -136,54 +157,74 @@ struct Desk {
 
 /// Until the jail is gone.
 fn serve(socket: StdUnixStream, desk: Arc<Desk>) {
-    let Ok(Some(listener)) = hear_listener(&socket) else { return };
+    let Ok(listeners) = hear_listeners(&socket) else { return };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else { return };
     let _ = runtime.block_on(async {
         socket.set_nonblocking(true)?;
-        listener.set_nonblocking(true)?;
-        let (mut socket, listener) = (UnixStream::from_std(socket)?, TcpListener::from_std(listener)?);
+        let mut socket = UnixStream::from_std(socket)?;
         let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        loop {
-            let mut nothing = [0];
-            let next = async {
-                let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
-                io::Result::Ok((listener.accept().await?.0, Arc::new(slot)))
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let address = listener.local_addr()?;
+            // The first is the proxy's. Another that was not asked for is not served.
+            let granted = desk.granted.iter().find(|grant| grant.loopback() == Some(address));
+            let entrance = match granted.map(|grant| format!("{}:{}", grant.host, grant.port)) {
+                _ if index == 0 => Entrance::Proxy,
+                Some(authority) => Entrance::Loopback(authority),
+                None => continue,
             };
-            tokio::select! {
-                _ = socket.read(&mut nothing) => return io::Result::Ok(()),
-                accepted = next => {
-                    let (stream, slot) = accepted?;
-                    tokio::spawn(speak(stream, Arc::clone(&desk), slot));
-                }
-            }
+            listener.set_nonblocking(true)?;
+            tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&desk), Arc::clone(&slots)));
         }
+        // Nothing is ever said: it ends.
+        socket.read(&mut [0]).await
     });
     runtime.shutdown_background();
 }
 
-/// The socket that the jail listens on. Nothing where it never came to that.
-fn hear_listener(socket: &StdUnixStream) -> io::Result<Option<StdListener>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Where a program came in.
+#[derive(Clone, Debug)]
+enum Entrance {
+    Proxy,
+    /// At an address that stands for this host.
+    Loopback(String),
+}
+
+async fn accept(
+    listener: TcpListener,
+    entrance: Entrance,
+    desk: Arc<Desk>,
+    slots: Arc<Semaphore>,
+) -> io::Result<Infallible> {
+    loop {
+        let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(speak(stream, entrance.clone(), Arc::clone(&desk), Arc::new(slot)));
+    }
+}
+
+/// The sockets that the jail listens on. None where it never came to that.
+fn hear_listeners(socket: &StdUnixStream) -> io::Result<Vec<StdListener>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LISTENERS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     retry_on_intr(|| {
         recvmsg(socket.as_fd(), &mut [io::IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
-    let mut descriptors = control.drain().filter_map(|message| match message {
+    let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    Ok(descriptors.next().and_then(|mut descriptors| descriptors.next()).map(StdListener::from))
+    Ok(descriptors.flatten().map(StdListener::from).collect())
 }
 
 /// One of the connections that a run may have, until nothing of it is left.
 type Slot = Arc<OwnedSemaphorePermit>;
 
 /// One connection of a program.
-async fn speak(stream: TcpStream, desk: Arc<Desk>, slot: Slot) {
+async fn speak(stream: TcpStream, entrance: Entrance, desk: Arc<Desk>, slot: Slot) {
     let service = service_fn(move |request| {
-        let (desk, slot) = (Arc::clone(&desk), Arc::clone(&slot));
-        async move { Ok::<_, Infallible>(answer(request, desk, slot).await) }
+        let (entrance, desk, slot) = (entrance.clone(), Arc::clone(&desk), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(answer(request, &entrance, desk, slot).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(TO_SPEAK).max_headers(256).half_close(true);
@@ -198,8 +239,12 @@ fn say(status: StatusCode, text: &str) -> Said {
     said
 }
 
-async fn answer(request: Request<Incoming>, desk: Arc<Desk>, slot: Slot) -> Said {
-    let asked = match where_to(&request, &desk.net) {
+async fn answer(request: Request<Incoming>, entrance: &Entrance, desk: Arc<Desk>, slot: Slot) -> Said {
+    let asked = match entrance {
+        Entrance::Proxy => where_to(&request, &desk.net),
+        Entrance::Loopback(authority) => page_of(&request, authority, &desk.net),
+    };
+    let asked = match asked {
         Ok(target) => target,
         Err(error) => return desk.turn_away(request.uri(), error).await,
     };
@@ -234,6 +279,13 @@ pub(crate) fn where_to<B>(request: &Request<B>, net: &Net) -> Result<Target, Web
         _ => return Err(wrong()),
     };
     Target::parse(&text, net.private())
+}
+
+/// A page of the host that an entrance stands for.
+fn page_of<B>(request: &Request<B>, authority: &str, net: &Net) -> Result<Target, WebError> {
+    let page = request.uri().path_and_query().filter(|_| request.uri().authority().is_none());
+    let page = page.ok_or_else(|| WebError::Url("is not what a web server is asked for".to_owned()))?;
+    Target::parse(&format!("http://{authority}{page}"), net.private())
 }
 
 /// Why a program gets no connection.

@@ -17,7 +17,8 @@ use crate::address;
 use crate::egress::where_to;
 use crate::hello::{self, Hello};
 use crate::net::Net;
-use crate::target::{Host, PrivateHosts, Target};
+use crate::private_hosts::PrivateHosts;
+use crate::target::{Host, Target};
 
 fn fuzz(name: &'static str) -> Fuzz {
     Fuzz::new(name, env!("CARGO_MANIFEST_DIR"))

@@ -17,6 +17,7 @@ mod hello;
 mod html;
 mod net;
 mod page;
+mod private_hosts;
 mod target;
 mod web_fetch;
 mod web_search;
@@ -29,7 +30,7 @@ pub use egress::Proxy;
 pub use endpoint::{Endpoint, Head, Message};
 pub use engine::{Engine, Key, Kind};
 pub use net::{Net, Resolver, SystemResolver, Trust};
-pub use target::PrivateHosts;
+pub use private_hosts::PrivateHosts;
 
 use web_search::Searching;
 

@@ -22,7 +22,8 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use crate::error::WebError;
-use crate::target::{Host, PrivateHosts, Target};
+use crate::private_hosts::PrivateHosts;
+use crate::target::{Host, Target};
 
 /// More addresses of one host are not tried.
 const MOST_ADDRESSES: usize = 4;

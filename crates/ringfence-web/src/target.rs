@@ -14,41 +14,10 @@ use url::{Host as UrlHost, Url};
 
 use crate::address;
 use crate::error::WebError;
+use crate::private_hosts::PrivateHosts;
 
 /// No longer URL is taken.
 const LONGEST: usize = 8 << 10;
-
-/// Hosts that the user lets web tools reach although they are not on the public internet: `host:port`, nothing else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PrivateHosts(Vec<(Host, u16)>);
-
-impl PrivateHosts {
-    pub fn parse(entries: &[String]) -> Result<Self, String> {
-        entries.iter().map(|entry| parse_private(entry)).collect::<Result<_, _>>().map(Self)
-    }
-
-    /// These, and the host of a URL.
-    pub(crate) fn and(&self, url: &Url) -> Self {
-        let one = url.host().map(Host::of).zip(url.port_or_known_default());
-        Self(self.0.iter().cloned().chain(one).collect())
-    }
-
-    pub(crate) fn has(&self, host: &Host, port: u16) -> bool {
-        self.0.iter().any(|(known, at)| known == host && *at == port)
-    }
-}
-
-fn parse_private(entry: &str) -> Result<(Host, u16), String> {
-    let wrong = || format!("`{entry}` is no host and port, such as `wiki.internal:8080` or `[::1]:8080`");
-    let (name, port) = entry.rsplit_once(':').ok_or_else(wrong)?;
-    let port: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
-    let url = Url::parse(&format!("http://{name}/")).map_err(|_| wrong())?;
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
-    // The URL would not tell of a second port that is the usual one.
-    let has_port = name.contains(':') && !name.ends_with(']');
-    let host = url.host().filter(|_| plain && !has_port).ok_or_else(wrong)?;
-    Ok((Host::of(host), port))
-}
 
 /// A host, read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +28,7 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    fn of(host: UrlHost<&str>) -> Self {
+    pub(crate) fn of(host: UrlHost<&str>) -> Self {
         match host {
             UrlHost::Domain(name) => Self::Name(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()),
             UrlHost::Ipv4(address) => Self::Address(IpAddr::V4(address)),
@@ -122,25 +91,27 @@ impl Target {
         url.set_fragment(None);
         let target = Self { url, host, port };
         if !private.has(&target.host, port) {
-            target.check_public()?;
+            target.check_public(private)?;
         }
         Ok(target)
     }
 
-    fn check_public(&self) -> Result<(), WebError> {
-        if let Some((_, why)) = OTHER_PORTS.iter().find(|(port, _)| *port == self.port) {
+    /// That it is of the public internet, or in a range that the user allows.
+    fn check_public(&self, private: &PrivateHosts) -> Result<(), WebError> {
+        let is_named = matches!(self.host, Host::Address(ip) if private.names_port(ip, self.port));
+        if let Some((_, why)) = OTHER_PORTS.iter().find(|(port, _)| *port == self.port && !is_named) {
             return Err(WebError::Port(self.port, why));
         }
         match &self.host {
             Host::Name(name) => check_name(name).map_err(|why| WebError::Name(name.clone(), why)),
-            Host::Address(ip) => self.check_address(*ip, &PrivateHosts::default()),
+            Host::Address(ip) => self.check_address(*ip, private),
         }
     }
 
     /// Fails for an address that this host may not lead to.
     pub(crate) fn check_address(&self, ip: IpAddr, private: &PrivateHosts) -> Result<(), WebError> {
         let Err(refused) = address::check(ip) else { return Ok(()) };
-        let is_allowed = private.has(&self.host, self.port);
+        let is_allowed = private.has(&self.host, self.port) || private.has_address(ip, self.port);
         match refused.can_be_allowed {
             true if is_allowed => Ok(()),
             can_be_allowed => {
@@ -372,10 +343,11 @@ const OTHER_PORTS: &[(u16, &str)] = &[
 mod tests {
     use proptest::prelude::*;
 
-    use super::{PrivateHosts, Target};
+    use super::Target;
+    use crate::private_hosts::PrivateHosts;
 
     fn private(entries: &[&str]) -> PrivateHosts {
-        PrivateHosts::parse(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
+        PrivateHosts::parse_with_ranges(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[track_caller]
@@ -576,25 +548,6 @@ mod tests {
         }
         let metadata = Target::parse("http://169.254.169.254/", &allowed).unwrap();
         assert!(metadata.check_address("169.254.169.254".parse().unwrap(), &allowed).is_err());
-    }
-
-    #[test]
-    fn what_is_no_host_and_port_cannot_be_allowed() {
-        for entry in [
-            "",
-            "wiki",
-            "wiki.internal",
-            "wiki:0",
-            "wiki:80:80",
-            "wiki:99999",
-            "*.internal:80",
-            "http://wiki:80",
-            "a@b:80",
-            "a/b:80",
-            "::1",
-        ] {
-            assert!(PrivateHosts::parse(&[entry.to_owned()]).is_err(), "{entry}");
-        }
     }
 
     #[test]

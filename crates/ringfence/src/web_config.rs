@@ -23,7 +23,7 @@ struct SearchKeys {
 /// How web tools reach the web.
 #[derive(Clone, Debug, Default)]
 pub struct Web {
-    /// Hosts that are not public and may be reached all the same.
+    /// Hosts and ranges of addresses that are not public and may be reached all the same.
     pub private: PrivateHosts,
     pub engine: Option<Engine>,
 }
@@ -36,7 +36,8 @@ pub(crate) fn web(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(Web, Option<String>), String> {
     let private = managed.allow_private.as_deref().or(user.allow_private.as_deref()).unwrap_or_default();
-    let private = PrivateHosts::parse(private).map_err(|problem| format!("`web.allow_private`: {problem}"))?;
+    let private =
+        PrivateHosts::parse_with_ranges(private).map_err(|problem| format!("`web.allow_private`: {problem}"))?;
     let search = if managed.search.engine.is_some() { &managed.search } else { &user.search };
     let named = search.key_env.as_deref();
     let key = named.and_then(&variable);

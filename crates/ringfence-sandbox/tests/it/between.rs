@@ -199,7 +199,7 @@ fn spawner() -> String {
 
 /// Control groups that bear our number.
 fn groups() -> usize {
-    let ours = format!("ringfence-{}-", std::process::id());
+    let ours = format!("ringfence-run-{}-", std::process::id());
     let (mut found, mut next) = (0, vec!["/sys/fs/cgroup".into()]);
     while let Some(directory) = next.pop() {
         for entry in fs::read_dir::<std::path::PathBuf>(directory).into_iter().flatten().flatten() {

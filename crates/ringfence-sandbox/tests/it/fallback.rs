@@ -13,6 +13,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::escapes::{Host, Outcome, try_all};
 use crate::lives::talk;
+use crate::memory::bound_memory;
+use crate::programs::{gain_by_setuid, list_interfaces, make_terminals};
 use crate::ways::reach_out;
 use crate::world::{Seen, World, everyone, everyone_alone, give_away, note, program, without_namespaces};
 
@@ -123,6 +125,24 @@ fn a_program_has_the_way_out_that_it_was_granted() {
     everyone("fallback::a_program_has_the_way_out_that_it_was_granted", || {
         let Some(world) = World::by_bwrap() else { return };
         reach_out(&world);
+    });
+}
+
+#[test]
+fn programs_find_what_they_expect_and_gain_nothing() {
+    everyone("fallback::programs_find_what_they_expect_and_gain_nothing", || {
+        let Some(world) = World::by_bwrap() else { return };
+        list_interfaces(&world);
+        make_terminals(&world);
+        gain_by_setuid(&world);
+    });
+}
+
+#[test]
+fn memory_outside_of_processes_is_bounded() {
+    everyone("fallback::memory_outside_of_processes_is_bounded", || {
+        let Some(world) = World::by_bwrap() else { return };
+        bound_memory(world);
     });
 }
 

@@ -159,7 +159,7 @@ fn the_system_is_read_only_and_the_rest_is_not_there() {
         assert_eq!(ended.stderr.text().lines().count(), 11, "{}", ended.stderr.text());
         assert_eq!(
             world.says("ls -A /dev | tr '\\n' ' '"),
-            "fd full null random shm stderr stdin stdout urandom zero "
+            "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "
         );
         assert_eq!(
             world.says("cat /proc/sys/kernel/ostype; echo x > /dev/null; cat /proc/keys /proc/sysrq-trigger /proc/interrupts 2>/dev/null; ls /proc/bus"),

@@ -12,5 +12,8 @@ mod fallback;
 mod files;
 mod hidden_proc;
 mod lives;
+mod memory;
+mod programs;
+mod told;
 mod ways;
 mod world;

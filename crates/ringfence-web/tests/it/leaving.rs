@@ -120,6 +120,25 @@ impl Jail {
 }
 
 #[test]
+fn a_jail_is_told_which_addresses_of_its_loopback_stand_for_granted_hosts() {
+    let hosts = ["127.0.0.1:4873", "localhost:8080", "[::1]:9000", "127.0.0.2:1234", "10.0.0.5:80"].map(str::to_owned);
+    let mut way = open(&names(), &hosts, &hosts).unwrap();
+    let mut told = [0; 200];
+    let length = std::os::unix::net::UnixStream::from(way.socket().unwrap()).read(&mut told).unwrap();
+    let told = String::from_utf8_lossy(&told[..length]);
+    assert_eq!(told, "127.0.0.1:4873\n127.0.0.1:8080\n[::1]:9000\n");
+    // Nobody else's loopback is granted by the way.
+    assert!(open(&names(), &[], &hosts[..1]).is_err());
+}
+
+#[test]
+fn a_host_with_a_path_is_not_granted() {
+    for host in ["one.example.org/a:443", "one.example.org/", "one.example.org?x", "10.0.0.0/8"] {
+        assert!(open(&names(), &[], &[host.to_owned()]).is_err(), "{host}");
+    }
+}
+
+#[test]
 fn a_page_of_a_granted_host_is_reached_and_no_other() {
     let server = Server::start("127.0.0.1:0", |head, stream| stream.write_all(page(path_of(head)).as_bytes()));
     let port = server.at.port();

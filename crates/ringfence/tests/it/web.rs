@@ -138,6 +138,41 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     assert_eq!(code_of(&call(&site, "run_code", &program)), "INVALID_ARGS");
 }
 
+const ASKS_ITS_LOOPBACK: &str = r#"
+import http.server, sys, threading, urllib.request
+at = sys.argv[1]
+for path in ("/a?b", "/other"):
+    try: print(urllib.request.urlopen(f"http://{at}{path}", timeout=20).read().decode())
+    except OSError as error: print("nothing")
+# Its own servers are its own.
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").status)
+"#;
+
+#[test]
+fn a_server_of_this_machines_loopback_is_reached_where_its_owner_names_it() {
+    let at = serve(|line| page("text/plain", line.split(' ').nth(1).unwrap_or_default()));
+    let site = Site::new();
+    let program = json!({
+        "language": "python", "code": ASKS_ITS_LOOPBACK, "args": [at.to_string()], "network": [at.to_string()],
+    });
+    let rule = format!("[[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n");
+    configure(&site, &rule);
+    assert_eq!(code_of(&call(&site, "run_code", &program)), "NETWORK_ERROR");
+    for named in [at.to_string(), "127.0.0.0/8".to_owned(), format!("127.0.0.1/32:{}", at.port())] {
+        configure(&site, &format!("[web]\nallow_private = [\"{named}\"]\n{rule}"));
+        let value = call(&site, "run_code", &program).value();
+        assert_eq!(value["stdout"], "/a?b\n/other\n200\n", "{named}: {value}");
+    }
+    let of_server = |line: &Value| line["moment"] == "reached" && line["touches"][0]["path"] == at.to_string();
+    assert!(audit_of(&site).iter().any(of_server));
+    // Without the grant it is as if it were not there.
+    let program = json!({"language": "python", "code": ASKS_ITS_LOOPBACK, "args": [at.to_string()]});
+    let value = call(&site, "run_code", &program).value();
+    assert_eq!(value["stdout"], "nothing\nnothing\n200\n", "{value}");
+}
+
 const KNOCKS: &str = r#"
 import os, socket, sys, urllib.parse, urllib.request
 granted, other = sys.argv[1:]

@@ -60,7 +60,7 @@ attempt(stepped)"#,
     untried(
         "find a device that is not harmless",
         r#"
-names = {"fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
+names = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}
 attempt(lambda: set(os.listdir("/dev")) - names or None)"#,
     ),
     works(

@@ -21,7 +21,23 @@ pub(super) const ALL: &[Attempt] = &[
         r#"attempt(lambda: any_of(*[lambda p=p: hears(socket.AF_UNIX, p) or p for p in ("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/tmp/.X11-unix/X0", "\0/tmp/.X11-unix/X0")]))"#,
     ),
     untried("speak to the hypervisor", r#"attempt(lambda: family(40, socket.SOCK_STREAM))"#),
-    works("speak to the kernel's tables", r#"attempt(lambda: family(16, socket.SOCK_RAW, 0))"#),
+    works_for_root(
+        "change the kernel's tables of interfaces",
+        r#"
+def changed():
+    # RTM_NEWLINK, to be answered: the loopback is to be up, as it is.
+    table = socket.socket(16, socket.SOCK_RAW, 0)
+    table.send(struct.pack("IHHII", 32, 16, 5, 1, 0) + struct.pack("BxHiII", 0, 0, 1, 1, 1))
+    problem = -struct.unpack_from("i", table.recv(4096), 16)[0]
+    if problem: raise OSError(problem, os.strerror(problem))
+    return True
+attempt(changed)"#,
+    ),
+    untried(
+        "hear of interfaces of the host",
+        r#"attempt(lambda: [name for _, name in socket.if_nameindex() if name != "lo"] or None)"#,
+    ),
+    works("speak to the kernel's list of sockets", r#"attempt(lambda: family(16, socket.SOCK_RAW, 4))"#),
     works("watch the kernel's events", r#"attempt(lambda: family(16, socket.SOCK_RAW, 15))"#),
     untried("speak to the audit", r#"attempt(lambda: family(16, socket.SOCK_RAW, 9))"#),
     works_for_root("speak raw frames", r#"attempt(lambda: family(17, socket.SOCK_RAW))"#),
@@ -38,7 +54,7 @@ pub(super) const ALL: &[Attempt] = &[
         "speak any other family",
         r#"
 def spoken():
-    families = [f for f in range(3, 64) if f not in (socket.AF_INET6,)]
+    families = [f for f in range(3, 64) if f not in (socket.AF_INET6, socket.AF_NETLINK)]
     kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
     return any_of(*[lambda f=f, k=k: family(f, k) and f for f in families for k in kinds])
 attempt(spoken)"#,
