@@ -445,6 +445,7 @@ mod tests {
     use super::{Arc, Fence, MountSpec, Options, Rights};
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the directories are made before there is a mount")]
     fn a_directory_that_really_is_where_programs_see_the_workspace_is_meant_first() {
         let home = tempfile::tempdir().unwrap();
         let spec = |alias: &str| {
