@@ -439,3 +439,32 @@ fn open_private(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     }
     openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Arc, Fence, MountSpec, Options, Rights};
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the directories are made before there is a mount")]
+    fn a_directory_that_really_is_where_programs_see_the_workspace_is_meant_first() {
+        let home = tempfile::tempdir().unwrap();
+        let spec = |alias: &str| {
+            let path = home.path().join(alias);
+            std::fs::create_dir(&path).unwrap();
+            MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite }
+        };
+        let (workspace, data) = (spec("workspace"), spec("data"));
+        let mut fence = Fence::new(workspace, vec![data], &home.path().join("state"), Options::default()).unwrap();
+        let mut stand_at = |roots: [&str; 2]| {
+            for (mount, root) in fence.mounts.iter_mut().zip(roots) {
+                Arc::get_mut(mount).unwrap().host_roots = vec![root.into()];
+            }
+            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |spot| spot.shown);
+            ["/workspace/a", "/workspace/one/a", "/workspace/data/a", "/workspaces/a"].map(found)
+        };
+        assert_eq!(stand_at(["/home/x", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);
+        assert_eq!(stand_at(["/workspace", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);
+        assert_eq!(stand_at(["/workspace/one", "/workspace/data"]), ["a", "a", "@data/a", "refused"]);
+        assert_eq!(stand_at(["/home/x", "/workspace"]), ["@data/a", "@data/one/a", "@data/data/a", "refused"]);
+    }
+}

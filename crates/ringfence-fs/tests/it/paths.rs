@@ -1,6 +1,6 @@
 //! Paths as callers write them, and what they mean in each dialect.
 
-use ringfence_fs::{Fence, MountSpec, Options, Rights};
+use ringfence_fs::Rights;
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::{Value, json};
 
@@ -143,27 +143,4 @@ fn white_space_alone_is_no_path_of_miniclaw() {
     // Around a name it may be part of it, and the near name is told.
     let answer = world.call("read_file", &json!({"path": " f.txt"}));
     assert!(answer.text.ends_with("did you mean `f.txt`?"), "{}", answer.text);
-}
-
-/// A workspace or a mount that really is below `/workspace`.
-#[test]
-fn a_directory_that_really_is_there_is_meant_first() {
-    let below = |name: &str| tempfile::Builder::new().prefix(name).tempdir_in("/workspace").ok();
-    // Only where the directory is there already: a test makes none at the root.
-    let (Some(one), Some(other)) = (below("one"), below("other")) else { return };
-    let state = tempfile::tempdir().unwrap();
-    let spec = |alias: &str, path: &std::path::Path| MountSpec {
-        alias: alias.to_owned(),
-        path: path.to_owned(),
-        rights: Rights::ReadWrite,
-    };
-    let mounts = vec![spec("data", other.path())];
-    let fence = Fence::new(spec("workspace", one.path()), mounts, state.path(), Options::default()).unwrap();
-    let world = World::around(fence, Setup::default());
-    for (directory, content) in [(&one, "one"), (&other, "other")] {
-        std::fs::write(directory.path().join("f"), content).unwrap();
-        let path = directory.path().join("f");
-        check_read(&world, path.to_str().unwrap(), Ok(content));
-    }
-    check_read(&world, "/workspace/f", Ok("one"));
 }
