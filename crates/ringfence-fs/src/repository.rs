@@ -189,7 +189,7 @@ impl Mount {
             if !repositories.have(&read_back(path)) {
                 continue;
             }
-            let judged = judged.get_or_insert_with(|| self.judged_as_protected(ticket));
+            let judged = judged.get_or_insert_with(|| self.judged_as_repository(ticket));
             if !covers(judged, path) {
                 let shown = self.shown(&show(&read_back(path)));
                 let message = format!(
@@ -201,10 +201,11 @@ impl Mount {
         Ok(())
     }
 
-    /// The paths that the plan of a call said are protected.
-    fn judged_as_protected<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
+    /// The paths that the plan of a call said are protected, or data of a repository that was there before.
+    fn judged_as_repository<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
         let touches = ticket.touches().iter().filter(|touch| touch.verb.changes() && *touch.place.mount == *self.alias);
-        let protected = touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected);
+        let protected =
+            touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected || place.repository_data);
         protected.map(|place| place.resolved.as_deref().unwrap_or(&place.given)).collect()
     }
 }
