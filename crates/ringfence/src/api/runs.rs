@@ -30,7 +30,7 @@ use crate::cli::Failure;
 use crate::lock::lock;
 use crate::mode::Modes;
 use crate::store::Shelf;
-use crate::token_slots::{SlotLimits, TokenSlots};
+use crate::token_slots::{SlotLimits, TokenSlots, heaviest_token};
 use crate::tokens::{Owner, secret};
 use crate::wire::directory_of;
 
@@ -133,17 +133,20 @@ impl Runs {
         lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
     }
 
-    /// Takes one in, and lets the oldest that are over go where there are too many.
+    /// Takes one in. Where there are too many, the token that has most of those that are over loses its oldest.
     fn put(&self, id: String, run: Arc<Run>) {
         let mut all = lock(&self.0);
         all.insert(id, run);
         while all.len() > MOST_KEPT {
             let over = all.iter().filter_map(|(id, run)| {
-                let view = &lock(&run.kept).view;
-                (view.state != "running").then(|| (view.created.clone(), id.clone()))
+                let Kept { view, owner, .. } = &*lock(&run.kept);
+                (view.state != "running").then(|| (owner.clone(), view.created.clone(), id.clone()))
             });
-            let Some((_, oldest)) = over.min() else { break };
-            all.remove(&oldest);
+            let over: Vec<_> = over.collect();
+            let heaviest = heaviest_token(over.iter().map(|(owner, ..)| owner.as_str()));
+            let theirs = over.iter().filter(|(owner, ..)| Some(owner.as_str()) == heaviest);
+            let Some((.., oldest)) = theirs.min() else { break };
+            all.remove(oldest);
         }
     }
 
@@ -405,7 +408,7 @@ mod tests {
 
     use super::{Feed, Kept, MOST_KEPT, Run, RunView, Runs, lock};
 
-    fn run(number: usize, state: &str) -> (String, Arc<Run>) {
+    fn run(number: usize, state: &str, owner: &str) -> (String, Arc<Run>) {
         let id = format!("run-{number}");
         let view = RunView {
             id: id.clone(),
@@ -417,22 +420,24 @@ mod tests {
             state: state.to_owned(),
             outcome: None,
         };
-        let kept = Mutex::new(Kept { view, owner: "one".to_owned(), is_page: false });
+        let kept = Mutex::new(Kept { view, owner: owner.to_owned(), is_page: false });
         (id, Arc::new(Run { kept, feed: Feed::from(1), cancel: Mutex::default() }))
     }
 
     #[test]
     fn the_oldest_runs_that_are_over_are_forgotten_and_none_that_goes_on() {
         let runs = Runs::new();
-        let put = |number, state| {
-            let (id, run) = run(number, state);
+        let put = |number, state, owner| {
+            let (id, run) = run(number, state, owner);
             runs.put(id, run);
         };
-        put(0, "running");
-        (1..MOST_KEPT + 10).for_each(|number| put(number, "answered"));
+        put(0, "running", "busy");
+        put(1, "answered", "other");
+        (2..MOST_KEPT + 10).for_each(|number| put(number, "answered", "busy"));
         let all = lock(&runs.0);
         assert_eq!(all.len(), MOST_KEPT);
-        assert!(all.contains_key("run-0") && !all.contains_key("run-1") && !all.contains_key("run-10"));
-        assert!(all.contains_key("run-11"));
+        assert!(all.contains_key("run-0") && !all.contains_key("run-2") && !all.contains_key("run-11"));
+        assert!(all.contains_key("run-12"));
+        assert!(all.contains_key("run-1"), "one token pushes out no run of another");
     }
 }
