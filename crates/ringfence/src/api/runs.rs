@@ -111,6 +111,21 @@ impl Kept {
         }
         view
     }
+
+    /// Whether somebody may end it: whose it is, and those who may end any session.
+    fn may_be_cancelled_by(&self, who: &Owner) -> bool {
+        self.owner == *who.name || who.may(Scope::Admin)
+    }
+
+    /// Whether somebody may give it more to do. Its calls stay its owner's, so of others only a person may: a token that can
+    /// approve would answer for what it asked for itself.
+    fn may_be_resumed_by(&self, who: &Owner) -> bool {
+        self.owner == *who.name || (who.may(Scope::Admin) && who.assurance == Assurance::Person)
+    }
+}
+
+fn of_another_token() -> Problem {
+    Problem::forbidden("this run is another token's")
 }
 
 #[derive(Debug)]
@@ -379,6 +394,9 @@ pub(super) async fn events(api: Arc<Api>, visit: Visit, from: From) -> Result<Re
 
 pub(super) async fn cancel(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {
     let run = api.run(&visit)?;
+    if !lock(&run.kept).may_be_cancelled_by(&visit.who) {
+        return Err(of_another_token());
+    }
     lock(&run.cancel).cancel();
     Ok(Done {})
 }
@@ -387,8 +405,8 @@ pub(super) async fn cancel(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Do
 pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<RunView, Problem> {
     let run = api.run(&visit)?;
     let mut kept = lock(&run.kept).clone();
-    if kept.owner != *visit.who.name && !visit.who.may(Scope::Admin) {
-        return Err(Problem::forbidden("this run is another token's"));
+    if !kept.may_be_resumed_by(&visit.who) {
+        return Err(of_another_token());
     }
     if kept.view.state == "running" {
         return Err(Problem::conflict("this run is under way"));
@@ -406,7 +424,7 @@ pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<R
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{Feed, Kept, MOST_KEPT, Run, RunView, Runs, lock};
+    use super::{Assurance, Feed, Kept, MOST_KEPT, Owner, Run, RunView, Runs, Scope, lock};
 
     fn run(number: usize, state: &str, owner: &str) -> (String, Arc<Run>) {
         let id = format!("run-{number}");
@@ -422,6 +440,20 @@ mod tests {
         };
         let kept = Mutex::new(Kept { view, owner: owner.to_owned(), is_page: false });
         (id, Arc::new(Run { kept, feed: Feed::from(1), cancel: Mutex::default() }))
+    }
+
+    #[test]
+    fn a_run_of_another_token_is_ended_by_an_administrator_and_resumed_by_a_person() {
+        let (_, run) = run(0, "running", "own");
+        let check = |name: &str, scope: Scope, assurance: Assurance, expected: (bool, bool)| {
+            let who = Owner { name: name.into(), scopes: [Scope::Call, Scope::Approve, scope].into(), assurance };
+            let kept = lock(&run.kept);
+            assert_eq!((kept.may_be_cancelled_by(&who), kept.may_be_resumed_by(&who)), expected, "{who:?}");
+        };
+        check("own", Scope::Call, Assurance::Relayed, (true, true));
+        check("other", Scope::Call, Assurance::Relayed, (false, false));
+        check("other", Scope::Admin, Assurance::Relayed, (true, false));
+        check("other", Scope::Admin, Assurance::Person, (true, true));
     }
 
     #[test]
