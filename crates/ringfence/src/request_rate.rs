@@ -15,25 +15,32 @@ pub(crate) const TOO_FAST: &str = "requests come too fast with this token; try a
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRate {
     per_second: u32,
-    left: Arc<Mutex<HashMap<Arc<str>, (f64, Instant)>>>,
+    buckets: Arc<Mutex<HashMap<Arc<str>, TokenBucket>>>,
+}
+
+/// What a token has left, as of the last time that it was counted.
+#[derive(Debug)]
+struct TokenBucket {
+    left: f64,
+    since: Instant,
 }
 
 impl RequestRate {
     pub(crate) fn new(per_second: u32) -> Self {
-        Self { per_second, left: Arc::default() }
+        Self { per_second, buckets: Arc::default() }
     }
 
     /// Counts a request. False where the token has made too many.
     pub(crate) fn take(&self, name: &Arc<str>, now: Instant) -> bool {
         let most = f64::from(self.per_second) * 2.0;
-        let mut left = lock(&self.left);
-        let (there, since) = left.entry(Arc::clone(name)).or_insert((most, now));
-        let grown = now.saturating_duration_since(*since).as_secs_f64() * f64::from(self.per_second);
-        *there = (*there + grown).min(most);
-        *since = now;
-        let fits = *there >= 1.0;
+        let mut buckets = lock(&self.buckets);
+        let bucket = buckets.entry(Arc::clone(name)).or_insert(TokenBucket { left: most, since: now });
+        let grown = now.saturating_duration_since(bucket.since).as_secs_f64() * f64::from(self.per_second);
+        bucket.left = (bucket.left + grown).min(most);
+        bucket.since = now;
+        let fits = bucket.left >= 1.0;
         if fits {
-            *there -= 1.0;
+            bucket.left -= 1.0;
         }
         fits
     }

@@ -663,17 +663,16 @@ mod tests {
     fn only_what_is_over_goes_and_first_that_of_the_token_with_most() {
         let state = tempfile::tempdir().unwrap();
         let store = SqliteStore::new(state.path());
-        let session = |ended: Option<&str>| json!({"ended": ended});
-        let run = |ended: Option<&str>| json!({"state": if ended.is_some() { "answered" } else { "running" }});
-        let cases: [(Shelf, &dyn Fn(Option<&str>) -> serde_json::Value); 2] =
-            [(Shelf::Sessions, &session), (Shelf::Runs, &run)];
-        for (shelf, view) in cases {
-            let keep = |id: &str, owner: &str, ended: Option<&str>| {
-                store.keep(shelf, id, &json!({"id": id, "owner": owner, "view": view(ended)}).to_string(), 3).unwrap();
+        for (shelf, open, over) in [
+            (Shelf::Sessions, json!({"ended": null}), json!({"ended": "t"})),
+            (Shelf::Runs, json!({"state": "running"}), json!({"state": "answered"})),
+        ] {
+            let keep = |id: &str, owner: &str, view: &serde_json::Value| {
+                store.keep(shelf, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3).unwrap();
             };
-            keep("open", "other", None);
-            keep("over", "other", Some("t"));
-            (0..9).for_each(|number| keep(&format!("busy-{number}"), "busy", Some("t")));
+            keep("open", "other", &open);
+            keep("over", "other", &over);
+            (0..9).for_each(|number| keep(&format!("busy-{number}"), "busy", &over));
             let kept = store.kept(shelf).unwrap();
             let ids = kept.iter().map(|body| serde_json::from_str::<serde_json::Value>(body).unwrap()["id"].clone());
             assert_eq!(ids.collect::<Vec<_>>(), ["open", "over", "busy-7", "busy-8"]);
