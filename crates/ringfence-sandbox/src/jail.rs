@@ -35,7 +35,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP;
 
 /// Parts of `/proc` that tell about the host, its devices and its paths, or act on it.
-pub(crate) const COVERED_IN_PROC: [&str; 26] = [
+pub(crate) const COVERED_IN_PROC: [&str; 27] = [
     "acpi",
     "asound",
     "bootconfig",
@@ -52,6 +52,8 @@ pub(crate) const COVERED_IN_PROC: [&str; 26] = [
     "key-users",
     "keys",
     "kmsg",
+    // Those that belong to an open file are shown whoever holds them, with the inode.
+    "locks",
     "mdstat",
     "modules",
     "partitions",

@@ -34,6 +34,7 @@ mod page;
 mod pasts;
 mod policy_text;
 pub mod prompt;
+mod request_rate;
 mod request_source;
 mod rules_config;
 pub mod run;

@@ -45,51 +45,95 @@ const SEARCH_PATHS: [&str; 31] = [
 ];
 
 /// What begins like this steers a loader, an interpreter, a package manager or a tool that runs others.
-const STEERING: [&str; 40] = [
+const STEERING: &[&str] = &[
+    "ANSIBLE_",
+    "ASDF_",
+    "AWS_CONFIG_FILE",
     "BASH_ENV",
-    "BUNDLE_",
     "BUN_",
+    "BUNDLE_",
+    "CABAL_",
+    "CAML",
     "CARGO_",
-    "CONDA_",
     "COMPOSER_",
+    "CONDA_",
     "CORECLR_",
+    "COREPACK_",
     "DENO_",
     "DOTNET_",
     "DYLD_",
+    "ELECTRON_",
+    "EMACS",
     "ENV",
+    "ERL_",
     "EXINIT",
     "GEM_",
+    "GHC",
+    "GIO_",
     "GIT_",
     "GOBIN",
     "GOENV",
     "GOFLAGS",
     "GOROOT",
     "GRADLE_",
+    "GST_",
+    "GTK_",
+    "GUILE_",
+    "HEX_",
+    "HGRCPATH",
+    "INPUTRC",
+    "IPYTHONDIR",
     "JAVA_",
+    "_JAVA_",
     "JDK_",
+    "JULIA_",
+    "JUPYTER_",
+    "KUBECONFIG",
     "LD_",
+    "LESSOPEN",
+    "LOCPATH",
     "LUA",
+    "MAKEFILES",
     "MAVEN_",
+    "MISE_",
+    "MIX_",
     "NODE_",
     "NPM_",
+    "npm_",
     "NVIM",
+    "NVM_",
+    "OCAML",
+    "OPAM",
     "OPENSSL_",
+    "PAGER",
+    "PDM_",
     "PERL",
     "PHP",
     "PIP_",
+    "PIPX_",
+    "PNPM_",
+    "POETRY_",
+    "PYENV_",
     "PYTHON",
+    "QT_",
+    "R_",
+    "RBENV_",
     "RUBY",
-    "RUSTUP_",
     "RUSTC",
+    "RUSTUP_",
+    "STACK_",
+    "TCL",
+    "TF_CLI_",
     "TMPDIR",
+    "TS_NODE_",
     "UV_",
     "VIM",
     "VIRTUAL_ENV",
+    "VOLTA_",
     "XDG_",
+    "YARN_",
+    "ZDOTDIR",
 ];
-
-/// The same in small letters, or with a mark in front.
-const STEERING_TOO: [&str; 6] = ["npm_", "_JAVA_", "ZDOTDIR", "EMACS", "PAGER", "LESSOPEN"];
 
 /// A variable without what names anything in these directories. Nothing where nothing of it is left.
 pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -> Option<Cow<'a, str>> {
@@ -107,11 +151,16 @@ pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -
             false => Some(Cow::Owned(kept.join(":"))),
         };
     }
-    let steers = STEERING.iter().chain(&STEERING_TOO).any(|begin| name.starts_with(begin));
-    // A path may stand behind an option, such as `--require=/x`, `-I/x`, `@/x` or `file:///x`.
-    let words = value.split(|c: char| c.is_whitespace() || matches!(c, ':' | ';' | ',' | '=' | '"' | '\''));
-    let mut paths = words.filter_map(|word| word.find('/').and_then(|at| word.get(at..)));
-    match steers && paths.any(is_there) {
+    let steers = STEERING.iter().any(|begin| name.starts_with(begin));
+    // A path may stand behind an option, such as `--require=/x`, `-I/x`, `@/x` or `file:///x`. It ends with its word, or later
+    // where a directory's name has a space or the like in it.
+    let apart = |c: char| c.is_whitespace() || matches!(c, ':' | ';' | ',' | '=' | '"' | '\'');
+    let begins_path = |at: &usize| !value[..*at].rsplit(apart).next().is_some_and(|word| word.contains('/'));
+    let begins = value.match_indices('/').map(|(at, _)| at).filter(begins_path);
+    let mut paths = begins.flat_map(|at| [value[at..].split(apart).next().unwrap_or_default(), &value[at..]]);
+    // A shell expands the file that `BASH_ENV` or `ENV` names.
+    let is_expanded = matches!(name, "BASH_ENV" | "ENV") && value.contains(['$', '~', '`']);
+    match steers && (is_expanded || paths.any(is_there)) {
         true => None,
         false => Some(Cow::Borrowed(value)),
     }
@@ -155,6 +204,21 @@ mod tests {
         check("PERL5OPT", "-IROOT/ws -Mx", None);
         check("PYTHONSTARTUP", "/home/me/start.py", Some("/home/me/start.py"));
         check("VIMINIT", "source ROOT/ws/vimrc", None);
+        check("BASH_ENV", "$HOME/ws/env", None);
+        check("ENV", "~/ws/env", None);
+        check("R_PROFILE_USER", "ROOT/ws/.Rprofile", None);
+        check("PYENV_ROOT", "ROOT/ws/.pyenv", None);
+        check("KUBECONFIG", "ROOT/ws/kube", None);
+        // A name with spaces, or with what stands between paths elsewhere.
+        for odd in ["My Project", "a=b", "a,b", "it's"] {
+            let workspace = root.join(odd);
+            std::fs::create_dir(&workspace).unwrap();
+            let check = |name: &str, value: String| {
+                assert_eq!(without(name, &value, std::slice::from_ref(&workspace)), None, "{name}={value}");
+            };
+            check("PYTHONSTARTUP", format!("{}/start.py", workspace.display()));
+            check("NODE_OPTIONS", format!("--max-old-space-size=4096 --require=\"{}/x.js\"", workspace.display()));
+        }
         // What is data is the user's to give away.
         check("NOTES_DIR", "ROOT/ws/notes", Some("ROOT/ws/notes"));
         check("API_KEY", "a/b:c", Some("a/b:c"));

@@ -106,10 +106,20 @@ const MIGRATIONS: &[&str] = &[
 ",
 ];
 
-/// How long an idempotency key is kept, and how many there are of a scope and in all. The oldest go first.
+/// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
 const KEY_TIME: Duration = Duration::from_hours(24);
 const KEYS_PER_SCOPE: i64 = 128;
 const MOST_KEYS: i64 = 4096;
+
+/// Of a scope with too many keys the oldest go; one whose request is under way goes last.
+const EVICT_OF_SCOPE: &str = "DELETE FROM idempotency_keys WHERE scope = ?1 AND number NOT IN
+    (SELECT number FROM idempotency_keys WHERE scope = ?1 ORDER BY reply IS NULL DESC, number DESC LIMIT ?2)";
+
+/// Where there are too many in all, the token that has most of them loses its oldest: no token pushes out what is another's.
+const EVICT_OF_TOKEN: &str = "DELETE FROM idempotency_keys WHERE (SELECT count(*) FROM idempotency_keys) > ?1 AND number =
+    (SELECT number FROM idempotency_keys WHERE substr(scope, 1, instr(scope, char(10))) =
+        (SELECT substr(scope, 1, instr(scope, char(10))) FROM idempotency_keys GROUP BY 1 ORDER BY count(*) DESC LIMIT 1)
+     ORDER BY reply IS NULL, number LIMIT 1)";
 
 /// What is known of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +146,14 @@ impl Shelf {
         match self {
             Self::Sessions => "sittings",
             Self::Runs => "runs",
+        }
+    }
+
+    /// Which of them are over, and may go. The others are in use.
+    const fn over(self) -> &'static str {
+        match self {
+            Self::Sessions => "json_extract(body, '$.view.ended') IS NOT NULL",
+            Self::Runs => "json_extract(body, '$.view.state') <> 'running'",
         }
     }
 }
@@ -194,7 +212,8 @@ impl SqliteStore {
         })
     }
 
-    /// Keeps something of the API, in place of what was kept under its id before, and of all only so many.
+    /// Keeps something of the API, in place of what was kept under its id before, and of those that are over only so many.
+    /// Where there are more, the token that has most of them loses its oldest: no token pushes out what is another's.
     pub(crate) fn keep(&self, shelf: Shelf, id: &str, body: &str, most: usize) -> Result<(), StoreLost> {
         let table = shelf.table();
         self.write(|connection| {
@@ -202,8 +221,11 @@ impl SqliteStore {
             let query =
                 format!("INSERT INTO {table} (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2");
             change.execute(&query, [id, body])?;
+            let (over, owner) = (shelf.over(), "json_extract(body, '$.owner')");
             let query = format!(
-                "DELETE FROM {table} WHERE number NOT IN (SELECT number FROM {table} ORDER BY number DESC LIMIT ?1)"
+                "DELETE FROM {table} WHERE (SELECT count(*) FROM {table} WHERE {over}) > ?1 AND number =
+                     (SELECT min(number) FROM {table} WHERE {over} AND {owner} =
+                         (SELECT {owner} FROM {table} WHERE {over} GROUP BY 1 ORDER BY count(*) DESC LIMIT 1))"
             );
             change.execute(&query, [i64::try_from(most).unwrap_or(i64::MAX)])?;
             Ok(change.commit()?)
@@ -241,10 +263,8 @@ impl SqliteStore {
                 None => {
                     let query = "INSERT INTO idempotency_keys (scope, key, digest, at) VALUES (?1, ?2, ?3, ?4)";
                     change.execute(query, params![scope, key, digest, nanos(now)])?;
-                    let query = "DELETE FROM idempotency_keys WHERE (scope = ?1 AND number NOT IN
-                                     (SELECT number FROM idempotency_keys WHERE scope = ?1 ORDER BY number DESC LIMIT ?2))
-                                 OR number NOT IN (SELECT number FROM idempotency_keys ORDER BY number DESC LIMIT ?3)";
-                    change.execute(query, params![scope, KEYS_PER_SCOPE, MOST_KEYS])?;
+                    change.execute(EVICT_OF_SCOPE, params![scope, KEYS_PER_SCOPE])?;
+                    change.execute(EVICT_OF_TOKEN, [MOST_KEYS])?;
                     KeyState::New
                 }
             };
@@ -605,4 +625,57 @@ pub(crate) fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
 pub(crate) fn nanos(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use serde_json::json;
+
+    use super::{EVICT_OF_TOKEN, KeyState, Shelf, SqliteStore};
+
+    #[test]
+    fn one_token_pushes_out_no_idempotency_key_of_another() {
+        const MOST: i64 = 4;
+        let state = tempfile::tempdir().unwrap();
+        let store = SqliteStore::new(state.path());
+        let claim = |scope: &str, key: &str| {
+            let claimed = store.claim_key(scope, key, "d", SystemTime::now()).unwrap();
+            store.write(|connection| Ok(connection.execute(EVICT_OF_TOKEN, [MOST])?)).unwrap();
+            claimed
+        };
+        assert_eq!(claim("other\n/p", "k"), KeyState::New);
+        store.keep_reply("other\n/p", "k", "r").unwrap();
+        assert_eq!(claim("busy\n/0", "under way"), KeyState::New);
+        for number in 0..MOST * 2 {
+            let (scope, key) = (format!("busy\n/{number}"), number.to_string());
+            assert_eq!(claim(&scope, &key), KeyState::New);
+            store.keep_reply(&scope, &key, "r").unwrap();
+        }
+        assert_eq!(claim("other\n/p", "k"), KeyState::Done("r".to_owned()));
+        // Of its own the oldest are gone, and none whose request is under way.
+        assert_eq!(claim("busy\n/0", "under way"), KeyState::Unfinished);
+        assert_eq!(claim("busy\n/0", "0"), KeyState::New);
+    }
+
+    #[test]
+    fn only_what_is_over_goes_and_first_that_of_the_token_with_most() {
+        let state = tempfile::tempdir().unwrap();
+        let store = SqliteStore::new(state.path());
+        for (shelf, open, over) in [
+            (Shelf::Sessions, json!({"ended": null}), json!({"ended": "t"})),
+            (Shelf::Runs, json!({"state": "running"}), json!({"state": "answered"})),
+        ] {
+            let keep = |id: &str, owner: &str, view: &serde_json::Value| {
+                store.keep(shelf, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3).unwrap();
+            };
+            keep("open", "other", &open);
+            keep("over", "other", &over);
+            (0..9).for_each(|number| keep(&format!("busy-{number}"), "busy", &over));
+            let kept = store.kept(shelf).unwrap();
+            let ids = kept.iter().map(|body| serde_json::from_str::<serde_json::Value>(body).unwrap()["id"].clone());
+            assert_eq!(ids.collect::<Vec<_>>(), ["open", "over", "busy-7", "busy-8"]);
+        }
+    }
 }

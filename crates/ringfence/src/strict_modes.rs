@@ -11,12 +11,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ringfence_fs::real_path;
 use rustix::process::geteuid;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+
+/// Links that a path may lead through, as for the kernel.
+const MOST_LINKS: usize = 40;
 
 /// Below the state directory: what is looked into as well, because keys are in it.
 const AUDIT: &str = "audit";
@@ -53,9 +55,24 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
     Ok(())
 }
 
-/// From the root down to `path`, as far as it is there.
+/// From the root down to `path`, as far as it is there, along every link: whoever can replace a link chooses what is used.
 fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
-    let path = real_path(path);
+    let failed = |path: &Path, source| UnsafeFile::Look { path: path.display().to_string(), source };
+    let mut path = std::path::absolute(path).map_err(|source| failed(path, source))?;
+    for _ in 0..MOST_LINKS {
+        let Some(link) = walk_to_link(&path, what)? else { return Ok(()) };
+        let target = std::fs::read_link(&link).map_err(|source| failed(&link, source))?;
+        let rest = path.strip_prefix(&link).map(Path::to_owned).unwrap_or_default();
+        path = link.parent().unwrap_or(&link).join(target);
+        if !rest.as_os_str().is_empty() {
+            path.push(rest);
+        }
+    }
+    Err(failed(&path, rustix::io::Errno::LOOP.into()))
+}
+
+/// The same down to the first link, if there is one.
+fn walk_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
     let above: Vec<&Path> = path.ancestors().collect();
     for place in above.into_iter().rev() {
         let Some(found) = look(place)? else { break };
@@ -63,8 +80,11 @@ fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
         if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_ours(&found)) {
             check(place, &found, what)?;
         }
+        if found.is_symlink() {
+            return Ok(Some(place.to_owned()));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
@@ -195,6 +215,26 @@ mod tests {
         let link = directory.path().join("config.toml");
         std::os::unix::fs::symlink(&file, &link).unwrap();
         check_config(&link).unwrap_err();
+    }
+
+    #[test]
+    fn a_link_that_others_could_replace_is_not_followed() {
+        let (directory, state) = open_to_all();
+        let (open, own) = (directory.path().join("open"), directory.path().join("own"));
+        fs::create_dir(&open).unwrap();
+        std::os::unix::fs::symlink("../state", open.join("link")).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("open/link/audit"), &own).unwrap();
+        for path in [state.join("../open/link"), open.join("link/audit"), own.clone(), own.join("key")] {
+            set(&open, 0o755);
+            check_config(&path).unwrap();
+            set(&open, 0o1777);
+            check_config(&path).unwrap();
+            set(&open, 0o777);
+            let refused = check_config(&path).unwrap_err();
+            assert!(matches!(&refused, UnsafeFile::Mode { path, .. } if path.ends_with("open")), "{refused}");
+        }
+        std::os::unix::fs::symlink("loop", directory.path().join("loop")).unwrap();
+        check_config(&directory.path().join("loop/x")).unwrap_err();
     }
 
     #[test]

@@ -81,6 +81,13 @@ impl Drop for SlotPermit {
     }
 }
 
+/// The token that owns most of these things. Where there are too many in all, it is the one to lose some.
+pub(crate) fn heaviest_token<'a>(owners: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    owners.for_each(|owner| *counts.entry(owner).or_default() += 1);
+    counts.into_iter().max_by_key(|(owner, count)| (*count, *owner)).map(|(owner, _)| owner)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -66,6 +66,16 @@ fn proc_tells_nothing_of_the_host() {
     });
 }
 
+/// The kernel lists locks of open file descriptions in every process namespace. One of the jail's own shows that it lists none.
+#[test]
+fn proc_lists_no_file_locks() {
+    everyone("told::proc_lists_no_file_locks", || {
+        let lock = "import fcntl\nheld = open('/tmp/held', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n";
+        let ended = World::new().python(&format!("{lock}print(open('/proc/locks').read())"));
+        assert_eq!((ended.stdout.text().as_str(), ended.stderr.text().as_str()), ("\n", ""));
+    });
+}
+
 /// As in a container: the system is an overlay, whose options name directories of the machine below.
 #[test]
 fn mounts_tell_nothing_of_the_hosts_overlay() {

@@ -18,6 +18,7 @@ use crate::incoming::{BODY_TIME, Bodies, Unknown, Unread, owner, whole};
 use crate::lock::lock;
 use crate::mcp::connections::ConnectionHandle;
 use crate::mcp::keys::{self, Bad};
+use crate::request_rate::{RequestRate, TOO_FAST};
 use crate::request_source::{SourceCheck, SourceError};
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::tokens::{Owner, Tokens};
@@ -40,18 +41,18 @@ pub(super) struct Door {
     requests: TokenSlots,
     logins: Logins,
     bodies: Bodies,
-    rates: Arc<Rates>,
+    rate: RequestRate,
 }
 
 impl Door {
-    pub(super) fn new(tokens: Tokens, source: SourceCheck, longest: usize, rate: u32) -> Self {
+    pub(super) fn new(tokens: Tokens, source: SourceCheck, longest: usize, rate: RequestRate) -> Self {
         Self {
             tokens,
             source,
             requests: TokenSlots::new(REQUESTS),
             logins: Logins::default(),
             bodies: Bodies::new(longest),
-            rates: Arc::new(Rates { a_second: rate, left: Mutex::default() }),
+            rate,
         }
     }
 
@@ -83,9 +84,9 @@ impl Door {
         if let Some(connection) = ConnectionHandle::of(extensions) {
             connection.authenticate(&owner.name);
         }
-        match self.rates.take(&owner.name, Instant::now()) {
+        match self.rate.take(&owner.name, Instant::now()) {
             true => Ok(owner),
-            false => Err(Problem::too_many("requests come too fast with this token; try again in a moment")),
+            false => Err(Problem::too_many(TOO_FAST)),
         }
     }
 
@@ -154,42 +155,18 @@ pub(super) fn check_json(body: &[u8]) -> Result<(), Problem> {
     })
 }
 
-/// How many requests each token may still make now. It fills up as time goes by.
-#[derive(Debug)]
-struct Rates {
-    a_second: u32,
-    left: Mutex<HashMap<Arc<str>, (f64, Instant)>>,
-}
-
-impl Rates {
-    fn take(&self, name: &Arc<str>, now: Instant) -> bool {
-        let most = f64::from(self.a_second) * 2.0;
-        let mut left = lock(&self.left);
-        let (there, since) = left.entry(Arc::clone(name)).or_insert((most, now));
-        let grown = now.saturating_duration_since(*since).as_secs_f64() * f64::from(self.a_second);
-        *there = (*there + grown).min(most);
-        *since = now;
-        let fits = *there >= 1.0;
-        if fits {
-            *there -= 1.0;
-        }
-        fits
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeSet, HashMap};
-    use std::sync::{Arc, Mutex};
-    use std::time::{Duration, Instant};
+    use std::collections::BTreeSet;
 
     use axum::body::Body;
     use axum::http::StatusCode;
     use futures_util::stream::pending;
     use ringfence_kernel::{Assurance, Scope};
 
-    use super::{Door, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUESTS, Rates};
+    use super::{Door, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUESTS};
     use crate::lock::lock;
+    use crate::request_rate::RequestRate;
     use crate::request_source::{SourceCheck, SourceOptions};
     use crate::tokens::{Owner, Tokens};
 
@@ -197,7 +174,7 @@ mod tests {
     fn door() -> Door {
         let tokens = Tokens::new(std::path::Path::new("."));
         let source = SourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
-        Door::new(tokens, source, 1 << 20, 10)
+        Door::new(tokens, source, 1 << 20, RequestRate::new(10))
     }
 
     fn who(name: &str) -> Owner {
@@ -235,17 +212,5 @@ mod tests {
         assert_eq!(door.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(door.read_login(there, "x".into()).await.unwrap(), "x");
         assert_eq!(door.read(&who("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
-    }
-
-    #[test]
-    fn a_token_has_so_many_requests_a_second_and_another_one_has_its_own() {
-        let rates = Rates { a_second: 2, left: Mutex::new(HashMap::new()) };
-        let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
-        let now = Instant::now();
-        let taken = (0..10).filter(|_| rates.take(&one, now)).count();
-        assert_eq!(taken, 4);
-        assert!(rates.take(&other, now));
-        assert!(rates.take(&one, now + Duration::from_millis(500)));
-        assert!(!rates.take(&one, now + Duration::from_millis(500)));
     }
 }

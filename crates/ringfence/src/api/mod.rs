@@ -48,6 +48,7 @@ use self::sessions::Sittings;
 use crate::config::{Environment, Flags, Settings};
 use crate::mcp::ENVELOPE;
 use crate::pasts::Pasts;
+use crate::request_rate::RequestRate;
 use crate::request_source::SourceCheck;
 use crate::store::SqliteStore;
 use crate::token_slots::TokenSlots;
@@ -71,6 +72,7 @@ pub(crate) struct Ingredients {
 pub(crate) struct Before {
     feed: Feed,
     pasts: Pasts,
+    rate: RequestRate,
     ingredients: Ingredients,
 }
 
@@ -118,7 +120,8 @@ impl Drop for Opened {
 
 impl Before {
     pub(crate) fn new(ingredients: Ingredients) -> Self {
-        Self { feed: Feed::new(), pasts: Pasts::default(), ingredients }
+        let rate = RequestRate::new(ingredients.rate);
+        Self { feed: Feed::new(), pasts: Pasts::default(), rate, ingredients }
     }
 
     /// What a host of the same server tells its records.
@@ -131,6 +134,11 @@ impl Before {
         self.pasts.clone()
     }
 
+    /// The limit that requests of both fronts count towards.
+    pub(crate) fn rate(&self) -> RequestRate {
+        self.rate.clone()
+    }
+
     /// Opens the API, for requests from where they may come.
     pub(crate) async fn open(
         self,
@@ -138,8 +146,8 @@ impl Before {
         source: SourceCheck,
         stop: CancellationToken,
     ) -> Result<Opened, WireError> {
-        let Self { feed, pasts, ingredients } = self;
-        let Ingredients { flags, environment, tokens, wait, rate } = ingredients;
+        let Self { feed, pasts, rate, ingredients } = self;
+        let Ingredients { flags, environment, tokens, wait, .. } = ingredients;
         let longest = usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
         let (waits, program) = (Waits::new(wait), environment.program.clone());
         let (router, document) = routes().finish();

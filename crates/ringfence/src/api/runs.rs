@@ -30,7 +30,7 @@ use crate::cli::Failure;
 use crate::lock::lock;
 use crate::mode::Modes;
 use crate::store::Shelf;
-use crate::token_slots::{SlotLimits, TokenSlots};
+use crate::token_slots::{SlotLimits, TokenSlots, heaviest_token};
 use crate::tokens::{Owner, secret};
 use crate::wire::directory_of;
 
@@ -111,6 +111,21 @@ impl Kept {
         }
         view
     }
+
+    /// Whether somebody may end it: whose it is, and those who may end any session.
+    fn may_be_cancelled_by(&self, who: &Owner) -> bool {
+        self.owner == *who.name || who.may(Scope::Admin)
+    }
+
+    /// Whether somebody may give it more to do. Its calls stay its owner's, so of others only a person may: a token that can
+    /// approve would answer for what it asked for itself.
+    fn may_be_resumed_by(&self, who: &Owner) -> bool {
+        self.owner == *who.name || (who.may(Scope::Admin) && who.assurance == Assurance::Person)
+    }
+}
+
+fn of_another_token() -> Problem {
+    Problem::forbidden("this run is another token's")
 }
 
 #[derive(Debug)]
@@ -133,17 +148,20 @@ impl Runs {
         lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
     }
 
-    /// Takes one in, and lets the oldest that are over go where there are too many.
+    /// Takes one in. Where there are too many, the token that has most of those that are over loses its oldest.
     fn put(&self, id: String, run: Arc<Run>) {
         let mut all = lock(&self.0);
         all.insert(id, run);
         while all.len() > MOST_KEPT {
             let over = all.iter().filter_map(|(id, run)| {
-                let view = &lock(&run.kept).view;
-                (view.state != "running").then(|| (view.created.clone(), id.clone()))
+                let Kept { view, owner, .. } = &*lock(&run.kept);
+                (view.state != "running").then(|| (owner.clone(), view.created.clone(), id.clone()))
             });
-            let Some((_, oldest)) = over.min() else { break };
-            all.remove(&oldest);
+            let over: Vec<_> = over.collect();
+            let heaviest = heaviest_token(over.iter().map(|(owner, ..)| owner.as_str()));
+            let theirs = over.iter().filter(|(owner, ..)| Some(owner.as_str()) == heaviest);
+            let Some((.., oldest)) = theirs.min() else { break };
+            all.remove(oldest);
         }
     }
 
@@ -376,6 +394,9 @@ pub(super) async fn events(api: Arc<Api>, visit: Visit, from: From) -> Result<Re
 
 pub(super) async fn cancel(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {
     let run = api.run(&visit)?;
+    if !lock(&run.kept).may_be_cancelled_by(&visit.who) {
+        return Err(of_another_token());
+    }
     lock(&run.cancel).cancel();
     Ok(Done {})
 }
@@ -384,8 +405,8 @@ pub(super) async fn cancel(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Do
 pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<RunView, Problem> {
     let run = api.run(&visit)?;
     let mut kept = lock(&run.kept).clone();
-    if kept.owner != *visit.who.name && !visit.who.may(Scope::Admin) {
-        return Err(Problem::forbidden("this run is another token's"));
+    if !kept.may_be_resumed_by(&visit.who) {
+        return Err(of_another_token());
     }
     if kept.view.state == "running" {
         return Err(Problem::conflict("this run is under way"));
@@ -403,9 +424,9 @@ pub(super) async fn resume(api: Arc<Api>, visit: Visit, go_on: GoOn) -> Result<R
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{Feed, Kept, MOST_KEPT, Run, RunView, Runs, lock};
+    use super::{Assurance, Feed, Kept, MOST_KEPT, Owner, Run, RunView, Runs, Scope, lock};
 
-    fn run(number: usize, state: &str) -> (String, Arc<Run>) {
+    fn run(number: usize, state: &str, owner: &str) -> (String, Arc<Run>) {
         let id = format!("run-{number}");
         let view = RunView {
             id: id.clone(),
@@ -417,22 +438,38 @@ mod tests {
             state: state.to_owned(),
             outcome: None,
         };
-        let kept = Mutex::new(Kept { view, owner: "one".to_owned(), is_page: false });
+        let kept = Mutex::new(Kept { view, owner: owner.to_owned(), is_page: false });
         (id, Arc::new(Run { kept, feed: Feed::from(1), cancel: Mutex::default() }))
+    }
+
+    #[test]
+    fn a_run_of_another_token_is_ended_by_an_administrator_and_resumed_by_a_person() {
+        let (_, run) = run(0, "running", "own");
+        let check = |name: &str, scope: Scope, assurance: Assurance, expected: (bool, bool)| {
+            let who = Owner { name: name.into(), scopes: [Scope::Call, Scope::Approve, scope].into(), assurance };
+            let kept = lock(&run.kept);
+            assert_eq!((kept.may_be_cancelled_by(&who), kept.may_be_resumed_by(&who)), expected, "{who:?}");
+        };
+        check("own", Scope::Call, Assurance::Relayed, (true, true));
+        check("other", Scope::Call, Assurance::Relayed, (false, false));
+        check("other", Scope::Admin, Assurance::Relayed, (true, false));
+        check("other", Scope::Admin, Assurance::Person, (true, true));
     }
 
     #[test]
     fn the_oldest_runs_that_are_over_are_forgotten_and_none_that_goes_on() {
         let runs = Runs::new();
-        let put = |number, state| {
-            let (id, run) = run(number, state);
+        let put = |number, state, owner| {
+            let (id, run) = run(number, state, owner);
             runs.put(id, run);
         };
-        put(0, "running");
-        (1..MOST_KEPT + 10).for_each(|number| put(number, "answered"));
+        put(0, "running", "busy");
+        put(1, "answered", "other");
+        (2..MOST_KEPT + 10).for_each(|number| put(number, "answered", "busy"));
         let all = lock(&runs.0);
         assert_eq!(all.len(), MOST_KEPT);
-        assert!(all.contains_key("run-0") && !all.contains_key("run-1") && !all.contains_key("run-10"));
-        assert!(all.contains_key("run-11"));
+        assert!(all.contains_key("run-0") && !all.contains_key("run-2") && !all.contains_key("run-11"));
+        assert!(all.contains_key("run-12"));
+        assert!(all.contains_key("run-1"), "one token pushes out no run of another");
     }
 }

@@ -24,7 +24,7 @@ use super::routes::{Nothing, Visit};
 use crate::limits_config::LimitKeys;
 use crate::lock::lock;
 use crate::store::Shelf;
-use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
 use crate::tokens::{Owner, secret};
 use crate::wire::Wired;
 
@@ -239,15 +239,19 @@ impl Api {
         self.keep(&kept).await?;
         let mut ended = lock(&self.sittings.ended);
         ended.push(kept);
-        let forgotten = ended.len().saturating_sub(MOST_ENDED);
-        ended.drain(..forgotten);
+        if ended.len() > MOST_ENDED {
+            let owner = heaviest_token(ended.iter().map(|kept| kept.owner.as_str())).map(str::to_owned);
+            if let Some(oldest) = ended.iter().position(|kept| owner.as_ref() == Some(&kept.owner)) {
+                ended.remove(oldest);
+            }
+        }
         Ok(())
     }
 
     async fn keep(&self, kept: &Kept) -> Result<(), Problem> {
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
         let body = serde_json::to_string(kept).map_err(|_| Problem::internal("the session cannot be written"))?;
-        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED + SESSIONS.total)?)).await
+        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED)?)).await
     }
 
     /// An open session of whoever asks.

@@ -170,7 +170,7 @@ impl Client {
                 ];
                 return own.into_iter().flatten().chain(managed.into_iter().flatten()).collect();
             }
-            Self::Codex => vec![system("codex/config.toml"), system("codex/managed_config.toml")],
+            Self::Codex => return codex_layers(places),
             Self::Crush => vec![home(".local/share/crush/crush.json")],
             Self::Gemini => vec![system("gemini-cli/settings.json"), system("gemini-cli/system-defaults.json")],
             Self::Goose => vec![system("goose/config.yaml")],
@@ -246,16 +246,35 @@ impl Client {
     }
 }
 
-/// opencode reads the directories from the workspace up to that of the repository, those of the user and of the machine;
-/// each has settings and agents.
-fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
+/// The directories from the workspace up to that of its repository.
+fn project_directories(places: Places<'_>) -> Vec<&Path> {
     let mut directories = Vec::new();
     for directory in places.workspace.into_iter().flat_map(Path::ancestors) {
-        directories.extend([directory.to_owned(), directory.join(".opencode")]);
+        directories.push(directory);
         if directory.join(".git").exists() {
             break;
         }
     }
+    directories
+}
+
+/// Codex reads `.codex` in the directories of the project and in the home; each has settings, and agents that the model can
+/// start, with settings of their own.
+fn codex_layers(places: Places<'_>) -> Vec<PathBuf> {
+    let above = project_directories(places).into_iter().chain(places.home).map(|directory| directory.join(".codex"));
+    let mut files = Vec::new();
+    for directory in above.chain(places.system.map(|system| system.join("codex"))) {
+        files.extend(["config.toml", "managed_config.toml"].map(|name| directory.join(name)));
+        files.extend(entries(&directory.join("agents"), "toml"));
+    }
+    files
+}
+
+/// opencode reads the directories of the project, those of the user and of the machine; each has settings and agents.
+fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
+    let above = project_directories(places).into_iter();
+    let mut directories: Vec<PathBuf> =
+        above.flat_map(|directory| [directory.to_owned(), directory.join(".opencode")]).collect();
     directories.extend(places.home.map(|home| home.join(".opencode")));
     directories.extend(places.config.map(|config| config.join("opencode")));
     directories.extend(places.system.map(|system| system.join("opencode")));
@@ -346,9 +365,8 @@ mod tests {
         };
         for client in Client::value_variants() {
             for file in client.files(places).into_iter().chain(client.layers(places)) {
-                // Files of the user lie outside of a workspace, unless their home is one; so do those of directories above.
-                let below = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home"));
-                let name = below.unwrap_or(&file);
+                // Files of the user lie outside of a workspace, unless their home is one. Directories above have the same.
+                let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap_or(&file);
                 let name = name.to_str().unwrap();
                 assert!(ringfence_kernel::sensitivity(name).protected, "{client:?}: {name}");
                 assert!(ringfence_kernel::acting_program(name).is_some(), "{client:?}: {name}");
@@ -408,6 +426,17 @@ mod tests {
         let profile = format!("profile = \"p\"\n{off}\n[profiles.p]\nsandbox_mode = \"danger-full-access\"");
         check(client, &[(name, &file(&profile))], Gate::Open, &["apply_patch"]);
         check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], Gate::Unknown, &[]);
+        // Settings of the directories above, and of agents that the model can start.
+        for (other, text, on) in [
+            ("../.codex/config.toml", "[features]\nshell_tool = true", "shell"),
+            (".codex/agents/own.toml", "sandbox_mode = \"danger-full-access\"", "apply_patch"),
+            ("../.codex/agents/own.toml", "web_search = \"live\"", "web_search"),
+            ("../.codex/config.toml", "[features]\njs_repl = true", "shell"),
+        ] {
+            check(client, &[(name, &file(&off)), (other, text)], Gate::Open, &[on]);
+        }
+        let named = format!("{off}\n[agents.own]\nconfig_file = \"/own.toml\"");
+        check(client, &[(name, &file(&named))], Gate::Unknown, &[]);
     }
 
     #[test]

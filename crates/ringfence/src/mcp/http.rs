@@ -38,6 +38,7 @@ use super::{ENVELOPE, Front, LAST, Served};
 use crate::api::Before;
 use crate::incoming::{Bodies, STILL_KNOWN, Unknown, Unread, owner};
 use crate::lock::lock;
+use crate::request_rate::{RequestRate, TOO_FAST};
 use crate::request_source::{SourceCheck, SourceOptions};
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::tokens::{Owner, Tokens};
@@ -102,6 +103,7 @@ struct Door {
     bodies: Bodies,
     source: SourceCheck,
     requests: TokenSlots,
+    rate: RequestRate,
     sessions: SessionTable,
 }
 
@@ -172,8 +174,8 @@ impl Front {
         let address = listener.local_addr()?;
         let talks = Talks::new(wired, api.pasts());
         let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
-        let api = api.open(&wired.settings, source.clone(), stop.clone()).await?;
-        let door = self.door(wired, talks, listening.tokens, source, &stop);
+        let door = self.door(wired, talks, listening.tokens, source.clone(), (api.rate(), &stop));
+        let api = api.open(&wired.settings, source, stop.clone()).await?;
         let router = Router::new().route("/mcp", any(enter)).with_state(door);
         let router = router.merge(api.router.clone());
         listens(address);
@@ -190,7 +192,14 @@ impl Front {
         Ok(())
     }
 
-    fn door(&self, wired: &Wired, talks: Talks, tokens: Tokens, source: SourceCheck, stop: &CancellationToken) -> Door {
+    fn door(
+        &self,
+        wired: &Wired,
+        talks: Talks,
+        tokens: Tokens,
+        source: SourceCheck,
+        (rate, stop): (RequestRate, &CancellationToken),
+    ) -> Door {
         let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE));
         let longest = longest.unwrap_or(usize::MAX);
         // Hosts and origins are checked before the SDK sees a request.
@@ -209,7 +218,7 @@ impl Front {
         let sessions = SessionTable::new(Arc::new(sessions));
         let service = StreamableHttpService::new(new, Arc::clone(&sessions.manager), config);
         let (bodies, requests) = (Bodies::new(longest), TokenSlots::new(REQUESTS));
-        Door { service, tokens, bodies, source, requests, sessions }
+        Door { service, tokens, bodies, source, requests, rate, sessions }
     }
 }
 
@@ -229,6 +238,9 @@ impl Door {
         let who = self.know(&parts.headers).await?;
         if let Some(connection) = connection {
             connection.authenticate(&who.name);
+        }
+        if !self.rate.take(&who.name, Instant::now()) {
+            return Err(said(StatusCode::TOO_MANY_REQUESTS, TOO_FAST));
         }
         if !self.sessions.are_of(&parts.headers, &who) {
             return Err(said(StatusCode::NOT_FOUND, "Not Found: Session not found"));

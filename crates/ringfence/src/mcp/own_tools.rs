@@ -161,14 +161,27 @@ fn codex_state(layers: &[Value], tool: &str) -> ToolState {
     let key = |name: &'static str, off: &'static str| {
         merged(all().filter_map(move |layer| layer.get(name)).map(move |value| value == off))
     };
-    match tool {
+    let state = match tool {
+        // It runs programs of the model, with or without a shell.
+        "shell" if all().any(|layer| layer["features"]["js_repl"] == true) => ToolState::On,
         "shell" => feature("shell_tool"),
         "view_image" => feature("view_image"),
         "web_search" => key("web_search", "disabled"),
         // Permissions of the newer kind take the place of the sandbox's mode.
         _ if all().any(|layer| layer.get("default_permissions").is_some()) => ToolState::Unknown,
         _ => key("sandbox_mode", "read-only"),
+    };
+    // An agent whose settings are in a file of their own may have any of them on.
+    match state {
+        ToolState::Off if all().any(has_agent_files) => ToolState::Unknown,
+        state => state,
     }
+}
+
+/// Whether settings of Codex name a further file with those of an agent.
+fn has_agent_files(layer: &Value) -> bool {
+    let agents = layer["agents"].as_object();
+    agents.is_some_and(|agents| agents.values().any(|agent| agent.get("config_file").is_some()))
 }
 
 /// Extensions of goose with tools that reach around us. The first ones are on unless they are turned off.

@@ -170,6 +170,17 @@ fn nobody_comes_in_without_a_token() {
 }
 
 #[test]
+fn requests_per_second_are_limited_here_too() {
+    let site = Site::new();
+    let served = Served::start(&site, &["--rate", "1"]);
+    let good = format!("Bearer {}", served.token);
+    let statuses: Vec<u16> = (0..20).map(|_| served.send(&[("Authorization", &good)], b"{}").status).collect();
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let other = format!("Bearer {}", new_token(&site, "other"));
+    assert_ne!(served.send(&[("Authorization", &other)], b"{}").status, 429);
+}
+
+#[test]
 fn another_host_or_page_is_turned_away() {
     for public in [&[] as &[&str], &["--public-url", "https://rf.example.org"]] {
         let served_by = Site::new();
