@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use ringfence_kernel::{ErrorKind, Ticket, ToolError};
+use ringfence_kernel::{ErrorKind, Place, Ticket, ToolError};
 
 use crate::journal::{Effect, Form, Source, State, below, open_straight, split};
 use crate::mount::{Mount, look};
@@ -201,10 +201,11 @@ impl Mount {
         Ok(())
     }
 
-    /// The paths that the plan of a call said are protected.
+    /// The paths that the plan of a call said are protected, or found to be data of a repository that was there before.
     fn judged_as_protected<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
         let touches = ticket.touches().iter().filter(|touch| touch.verb.changes() && *touch.place.mount == *self.alias);
-        let protected = touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected);
+        let is_judged = |place: &&Place| place.sensitive().protected || place.repository_data;
+        let protected = touches.map(|touch| &touch.place).filter(is_judged);
         protected.map(|place| place.resolved.as_deref().unwrap_or(&place.given)).collect()
     }
 }
