@@ -142,11 +142,18 @@ impl Left {
             };
             let below = item.was.iter().filter_map(|was| was.tree.as_ref());
             own.extend(below.flat_map(|tree| touches_below(&place, &tree.sensitive, Verb::Delete)));
+            if item.is_data {
+                // A directory of data has nothing else in it.
+                own.iter_mut().for_each(|touch| touch.place.sensitivity.protected = false);
+            }
             if item.changes_kind() {
                 own.push(Touch { verb: Verb::Create, place: place.clone() });
             }
             if is_lost && item.displaced_bytes() > 0 {
                 own.push(Touch { verb: Verb::Lose, place: place.clone() });
+            }
+            if matches!(item.now, Some(Now::Link { .. })) {
+                own.extend(place.through_link().map(|place| Touch { verb: Verb::Create, place }));
             }
             own.push(Touch { verb, place });
             touches.push(own);

@@ -1,6 +1,7 @@
 //! A secret stays one whatever it is called, and so does what other programs act on.
 
 use std::fs::hard_link;
+use std::os::unix::fs::symlink;
 
 use ringfence_fs::Backend;
 use ringfence_kernel::{ErrorKind, Preset};
@@ -57,6 +58,38 @@ fn a_link_to_a_secret_is_a_secret_under_any_name() {
             check_plain(&world, "plain");
         }
     }
+}
+
+#[test]
+fn what_a_link_of_a_secret_or_protected_name_leads_to_is_one_under_its_own_name() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for link in [".env", ".ssh/config"] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write("conf/app.txt", ENV);
+            world.write(".ssh/other", "");
+            let target = if link.contains('/') { "../conf/app.txt" } else { "conf/app.txt" };
+            symlink(target, world.root.join(link)).unwrap();
+            check_secret(&world, "conf/app.txt");
+        }
+        let world = World::with(setup(&Person::saying_no()).on(backend));
+        world.write("docs/guide.md", "be kind\n");
+        symlink("docs/guide.md", world.root.join("AGENTS.md")).unwrap();
+        check_plain(&world, "docs/guide.md");
+        let arguments = json!({"path": "docs/guide.md", "content": "be evil"});
+        assert_eq!(world.error("write_file", &arguments), ErrorKind::ApprovalDenied);
+    }
+}
+
+#[test]
+fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write("plain/file", "x");
+    symlink("plain", world.root.join("link")).unwrap();
+    for name in [".cargo", ".github", ".config", "plain/.CARGO"] {
+        let arguments = json!({"from": "link", "to": name});
+        assert_eq!(world.error("move_file", &arguments), ErrorKind::ApprovalDenied, "{name}");
+    }
+    world.value("move_file", &json!({"from": "link", "to": "other"}));
 }
 
 #[test]
