@@ -114,11 +114,13 @@ impl FileClass {
             ["HEAD"] => Self::Head,
             ["index"] => Self::Index,
             ["packed-refs"] => Self::PackedRefs,
-            ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE" | "shallow"] => Self::Plain,
+            ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE"] => Self::Plain,
             ["MERGE_AUTOSTASH" | "AUTO_MERGE"] => Self::PseudoRef,
             [name] if name.ends_with("_HEAD") => Self::PseudoRef,
             // However a file system that folds cases would take it.
             ["refs", kind, ..] if kind.eq_ignore_ascii_case("replace") => Self::Other,
+            // Without it there is no repository, and git looks for another one above.
+            ["refs"] => Self::Other,
             ["refs", ..] => Self::Reference,
             ["logs", ..] => Self::Log,
             ["MERGE_RR"] | ["rr-cache", ..] => Self::Rerere,
@@ -239,6 +241,7 @@ impl<'a> Judge<'a> {
                 Ok(Some((old, new))) => index_differences(old, new),
                 _ => return DataVerdict::Protected,
             },
+            FileClass::Head if !is_file => return DataVerdict::Protected,
             FileClass::Head => view.new_refs.resolve(b"HEAD").and_then(|new| view.compare(new, view.old_head)),
             FileClass::Reference if !is_file => view.uncovered_differences(path),
             FileClass::Reference => self.reference_differences(path, view),

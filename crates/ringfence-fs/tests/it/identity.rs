@@ -93,6 +93,24 @@ fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
 }
 
 #[test]
+fn hooks_that_a_repository_has_elsewhere_are_protected_from_every_tool() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write(".git/config", "[core]\n\thooksPath = scripts\n");
+    world.write("scripts/old", "x\n");
+    world.write("src/x", "x\n");
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "scripts/pre-commit", "content": "x"})),
+        ("append_file", json!({"path": "scripts/old", "content": "x"})),
+        ("copy_file", json!({"from": "src/x", "to": "scripts/x"})),
+        ("move_file", json!({"from": "src/x", "to": "scripts/x"})),
+        ("apply_patch", json!({"patch": "--- a/scripts/old\n+++ b/scripts/old\n@@ -1 +1 @@\n-x\n+y\n"})),
+    ] {
+        assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{tool}");
+    }
+    world.value("write_file", &json!({"path": "src/y", "content": "x"}));
+}
+
+#[test]
 fn a_secret_deep_inside_is_known_once_anything_came_across_it() {
     let sights = [
         ("list_directory", json!({"path": "a/b/c"})),

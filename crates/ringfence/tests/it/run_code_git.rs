@@ -180,6 +180,10 @@ fn what_leads_to_a_protected_path_is_asked_about_wherever_it_leads_from() {
         ("git sparse-checkout set src", ".git/info/sparse-checkout"),
         ("echo /elsewhere > .git/objects/info/alternates", ".git/objects/info/alternates"),
         ("echo x > .git/whatever", ".git/whatever"),
+        // Without these there is no repository, or no history.
+        ("rm .git/HEAD", ".git/HEAD"),
+        ("rm -r .git/refs", ".git/refs"),
+        ("git rev-parse HEAD > .git/shallow", ".git/shallow"),
         // A link that brings settings, in a tree and in the worktree.
         ("ln -s src .cargo", ".cargo"),
         (
@@ -219,6 +223,27 @@ fn a_packed_reference_that_leads_to_a_protected_path_is_not_uncovered_unasked() 
         git(&site, &["update-ref", "refs/heads/covered", "main"]);
         check_refused_in(&site, code, ".git/refs/heads");
     }
+}
+
+#[test]
+fn hooks_are_protected_wherever_the_repository_has_them() {
+    for (line, path) in [
+        ("hooksPath = scripts/git", "scripts/git/pre-commit"),
+        ("HOOKSPATH=\"./scripts\" # ours", "scripts/deep/x.sh"),
+        ("hookspath = sub/../scripts/", "scripts/post-checkout"),
+    ] {
+        let site = repository();
+        site.write("scripts/git/commit-msg", "");
+        let config = site.read(".git/config");
+        site.write(".git/config", &format!("{config}[user]\nhooksPath = src\n[Core] {line}\n"));
+        check_refused_in(&site, &format!("mkdir -p scripts/deep; echo x > {path}; rmdir scripts/deep || true"), path);
+        assert_eq!(edits(&site, "echo x > src/new.rs")["value"]["committed"], "all", "{line}");
+    }
+    let site = repository();
+    site.write("tools/hooks/commit-msg", "");
+    std::fs::remove_dir_all(site.workspace.join(".git/hooks")).unwrap();
+    std::os::unix::fs::symlink("../tools/hooks", site.workspace.join(".git/hooks")).unwrap();
+    check_refused_in(&site, "echo x > tools/hooks/pre-commit", "tools/hooks/pre-commit");
 }
 
 #[test]
