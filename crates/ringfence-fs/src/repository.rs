@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use ringfence_kernel::{ErrorKind, Place, Ticket, ToolError};
+use ringfence_kernel::{ErrorKind, Ticket, ToolError};
 use rustix::fs::OFlags;
 
 use crate::again::{pread, readlinkat};
@@ -215,7 +215,7 @@ impl Mount {
             if !repositories.have(&read_back(path)) {
                 continue;
             }
-            let judged = judged.get_or_insert_with(|| self.judged_as_protected(ticket));
+            let judged = judged.get_or_insert_with(|| self.judged_as_repository(ticket));
             if !covers(judged, path) {
                 let shown = self.shown(&show(&read_back(path)));
                 let message = format!(
@@ -227,11 +227,11 @@ impl Mount {
         Ok(())
     }
 
-    /// The paths that the plan of a call said are protected, or found to be data of a repository that was there before.
-    fn judged_as_protected<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
+    /// The paths that the plan of a call said are protected, or data of a repository that was there before.
+    fn judged_as_repository<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
         let touches = ticket.touches().iter().filter(|touch| touch.verb.changes() && *touch.place.mount == *self.alias);
-        let is_judged = |place: &&Place| place.sensitive().protected || place.repository_data;
-        let protected = touches.map(|touch| &touch.place).filter(is_judged);
+        let protected =
+            touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected || place.repository_data);
         protected.map(|place| place.resolved.as_deref().unwrap_or(&place.given)).collect()
     }
 }

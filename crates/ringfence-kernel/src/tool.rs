@@ -329,7 +329,6 @@ impl Place {
             given: join(&self.given),
             resolved: self.resolved.as_deref().map(join),
             shown: join(&self.shown),
-            repository_data: self.repository_data,
             ..Self::default()
         }
     }

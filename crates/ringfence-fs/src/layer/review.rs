@@ -143,8 +143,11 @@ impl Left {
             let below = item.was.iter().filter_map(|was| was.tree.as_ref());
             own.extend(below.flat_map(|tree| touches_below(&place, &tree.sensitive, Verb::Delete)));
             if item.is_data {
-                // A directory of data has nothing else in it.
-                own.iter_mut().for_each(|touch| touch.place.sensitivity.protected = false);
+                // What is in a directory of objects or references is data as well.
+                for touch in &mut own {
+                    touch.place.repository_data = true;
+                    touch.place.sensitivity.protected = false;
+                }
             }
             if item.changes_kind() {
                 own.push(Touch { verb: Verb::Create, place: place.clone() });
