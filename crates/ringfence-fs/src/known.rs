@@ -20,6 +20,7 @@ use crate::credentials::{has_credential, may_hold_credential};
 use crate::fault::fault;
 use crate::mount::{Mount, look};
 use crate::name::is_reserved;
+use crate::resolve::{How, Links, PLACE};
 use crate::slot::Slot;
 use crate::stamp::{FileId, Kind, Stamp};
 use crate::walk::names_in;
@@ -282,11 +283,23 @@ impl Mount {
             return;
         }
         let at = At { fd: directory, name: name.as_bytes() };
-        if let Ok(Some(stamp)) = look(directory, at.name)
-            && stamp.kind == Kind::File
-        {
-            let keep = if named.secret { Keep::Noted } else { Keep::InMemory };
-            self.known.remember(Identity::of(at, &stamp), named, keep);
+        let keep = if named.secret { Keep::Noted } else { Keep::InMemory };
+        match look(directory, at.name) {
+            Ok(Some(stamp)) if stamp.kind == Kind::File => {
+                self.known.remember(Identity::of(at, &stamp), named, keep);
+            }
+            // What a link leads to is read and obeyed under the name of the link.
+            Ok(Some(stamp)) if stamp.kind == Kind::Link => {
+                let how = How { flags: PLACE, links: Links::Follow, pace: Pace::Patient };
+                let target = self.resolver.open(self.root.as_fd(), path.as_bytes(), how);
+                if let Ok(target) = target
+                    && let Ok(stamp) = fstat(&target).map(|stat| Stamp::of(&stat))
+                    && stamp.kind == Kind::File
+                {
+                    self.known.remember(Identity::of(At::open(&target), &stamp), named, keep);
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Directories that other programs act on for what is in them, whatever they are called.
 //!
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
-//! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. And a
-//! shell runs what is in the `bin` of a virtual environment or of `node_modules` under the names of ordinary commands.
+//! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie
+//! where `core.hooksPath` of a repository says, or where a link `.git/hooks` leads. And a shell runs what is in the `bin` of a
+//! virtual environment or of `node_modules` under the names of ordinary commands.
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
@@ -11,7 +12,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
+use rustix::fs::OFlags;
 
+use crate::again::{pread, readlinkat};
 use crate::journal::{Effect, Form, Source, State, below, open_straight, split};
 use crate::mount::{Mount, look};
 use crate::name::{read_back, show};
@@ -30,6 +33,8 @@ pub(crate) struct Repositories<'a> {
     after: TreeAfter<'a>,
     /// Whether a directory is one or lies in one.
     known: HashMap<Vec<u8>, bool>,
+    /// Where the hooks of a worktree are, if they are not in its `.git`.
+    hooks: HashMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 /// What a change makes of the tree.
@@ -46,7 +51,7 @@ enum TreeAfter<'a> {
 
 impl<'a> Repositories<'a> {
     pub(crate) fn new(mount: &'a Mount, items: impl Iterator<Item = (&'a [u8], bool)>) -> Self {
-        Self { mount, after: TreeAfter::Items(items.collect()), known: HashMap::new() }
+        Self { mount, after: TreeAfter::Items(items.collect()), known: HashMap::new(), hooks: HashMap::new() }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
@@ -55,7 +60,12 @@ impl<'a> Repositories<'a> {
             let next = |path: &&'a [u8]| Some(split(path).0).filter(|above| !above.is_empty());
             std::iter::successors(Some(path), next).map(|path| (path, true))
         };
-        Self { mount, after: TreeAfter::Files(paths.flat_map(above).collect()), known: HashMap::new() }
+        Self {
+            mount,
+            after: TreeAfter::Files(paths.flat_map(above).collect()),
+            known: HashMap::new(),
+            hooks: HashMap::new(),
+        }
     }
 
     /// The workspace after a change that the journal describes so.
@@ -70,7 +80,12 @@ impl<'a> Repositories<'a> {
             }
             Effect::Appended { .. } | Effect::Lost { .. } | Effect::Mode { .. } => false,
         };
-        Self { mount, after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()), known: HashMap::new() }
+        Self {
+            mount,
+            after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()),
+            known: HashMap::new(),
+            hooks: HashMap::new(),
+        }
     }
 
     /// Whether a path lies in one.
@@ -90,7 +105,8 @@ impl<'a> Repositories<'a> {
             directory = split(directory).0;
         };
         for directory in unknown.into_iter().rev() {
-            inside = inside || self.is_repository(directory) || self.has_commands(directory);
+            inside =
+                inside || self.is_repository(directory) || self.has_commands(directory) || self.has_hooks(directory);
             self.known.insert(directory.to_vec(), inside);
         }
         inside || (is_environment_config(name) && self.on_disk(above, name))
@@ -115,6 +131,16 @@ impl<'a> Repositories<'a> {
             _ if by_name => self.on_disk(above, name),
             _ => is_bin && self.on_disk(above, name) && self.on_disk(above, b"pyvenv.cfg"),
         }
+    }
+
+    /// Whether the repository of a worktree that the directory lies in runs its hooks from there.
+    fn has_hooks(&mut self, directory: &[u8]) -> bool {
+        let mount = self.mount;
+        let mut above = std::iter::successors(Some(directory), |path| (!path.is_empty()).then(|| split(path).0));
+        above.any(|worktree| {
+            let hooks = self.hooks.entry(worktree.to_vec()).or_insert_with(|| hooks_outside(mount, worktree));
+            hooks.as_deref() == Some(directory)
+        })
     }
 
     /// Whether it will be there.
@@ -216,6 +242,55 @@ fn covers(paths: &BTreeSet<&str>, path: &str) -> bool {
     let inside = format!("{path}/");
     above.any(|path| paths.contains(path))
         || paths.range(inside.as_str()..).next().is_some_and(|next| next.starts_with(&inside))
+}
+
+/// The directory that the repository of a worktree has its hooks in, where that is not below its `.git`. An absolute one is
+/// not known by its path here.
+fn hooks_outside(mount: &Mount, worktree: &[u8]) -> Option<Vec<u8>> {
+    const MOST_CONFIG_BYTES: usize = 64 << 10;
+    let git = if worktree.is_empty() { b".git".to_vec() } else { [worktree, b"/.git"].concat() };
+    let directory = open_straight(mount, &git)?;
+    if let Ok(target) = readlinkat(&directory, "hooks") {
+        return joined_path(&git, target.to_bytes());
+    }
+    let config = mount.open_at(directory.as_fd(), b"config", OFlags::RDONLY).ok()?;
+    let mut bytes = vec![0; MOST_CONFIG_BYTES];
+    let length = pread(&config, &mut bytes, 0).ok()?;
+    joined_path(worktree, hooks_path(&String::from_utf8_lossy(bytes.get(..length)?))?.as_bytes())
+}
+
+/// The last `core.hooksPath` of a config.
+fn hooks_path(config: &str) -> Option<String> {
+    let (mut in_core, mut found) = (false, None);
+    for line in config.lines().map(str::trim) {
+        let mut setting = line;
+        if let Some((section, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            in_core = section.trim().eq_ignore_ascii_case("core");
+            setting = rest.trim();
+        }
+        if let Some((key, value)) = setting.split_once('=').filter(|_| in_core)
+            && key.trim().eq_ignore_ascii_case("hookspath")
+        {
+            let value = value.split(['#', ';']).next().unwrap_or_default();
+            found = Some(value.trim().replace('"', ""));
+        }
+    }
+    found
+}
+
+/// Where a relative path leads from a directory, as far as its text tells. Nothing above the root.
+fn joined_path(directory: &[u8], path: &[u8]) -> Option<Vec<u8>> {
+    if path.starts_with(b"/") || path.starts_with(b"~") {
+        return None;
+    }
+    let mut names: Vec<&[u8]> = directory.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        match name {
+            b".." => _ = names.pop()?,
+            name => names.push(name),
+        }
+    }
+    Some(names.join(&b'/')).filter(|path| !path.is_empty())
 }
 
 /// It says where the interpreter of a virtual environment is.

@@ -62,7 +62,7 @@ pub use resume::Returned;
 pub use rule::Rule;
 pub use rule_text::{BadRule, RuleText};
 pub use rules::{Layer, Rules};
-pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity};
+pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
 pub use session::{Principal, Scope, Session};
 pub use signal::{Abandon, Signal};
 pub use store::{ArgumentDraft, DraftOutcome, MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost, SuspendLifetime};

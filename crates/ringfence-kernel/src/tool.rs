@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::sensitive::{Sensitivity, sensitivity};
+use crate::sensitive::{Sensitivity, sensitivity, settings_through_link};
 use crate::{Assurance, AuditLost, Bit, ErrorKind, Limits, Preview, Signal, Ticket, ToolError, Verdict};
 
 /// One thing that an agent can do.
@@ -331,6 +331,12 @@ impl Place {
             shown: join(&self.shown),
             ..Self::default()
         }
+    }
+
+    /// What a link of this name gives another program to act on, by a name below it.
+    pub fn through_link(&self) -> Option<Self> {
+        let rest = self.names().find_map(settings_through_link)?;
+        Some(self.below(rest))
     }
 
     /// Why this deserves a second look, if it does: by its names, or by what it is.

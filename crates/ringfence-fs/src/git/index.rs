@@ -35,7 +35,7 @@ pub(crate) struct IndexEntry {
 impl GitIndex {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Unreadable> {
         let end = bytes.len().checked_sub(20).ok_or(BROKEN)?;
-        let mut reader = Reader { bytes: bytes.get(..end).ok_or(BROKEN)?, at: 0 };
+        let mut reader = Reader::new(bytes.get(..end).ok_or(BROKEN)?);
         if reader.take(4)? != b"DIRC" {
             return Err(BROKEN);
         }
@@ -46,8 +46,9 @@ impl GitIndex {
         let count = reader.number()?;
         let (mut entries, mut starts, mut previous) = (BTreeMap::new(), Vec::new(), Vec::new());
         for _ in 0..count {
-            starts.push(reader.at);
+            let offset = reader.at;
             let (key, entry) = reader.entry(version, &previous)?;
+            starts.push(EntryStart { offset, is_whole: reader.shared == 0 });
             previous.clone_from(&key.0);
             // Sorted, each once: where git searches, it finds what is read here.
             if entries.last_key_value().is_some_and(|(last, _)| *last >= key) {
@@ -60,7 +61,7 @@ impl GitIndex {
         Ok(index)
     }
 
-    fn read_extensions(&mut self, reader: &mut Reader<'_>, starts: &[usize]) -> Result<(), Unreadable> {
+    fn read_extensions(&mut self, reader: &mut Reader<'_>, starts: &[EntryStart]) -> Result<(), Unreadable> {
         let entries_end = reader.at;
         while reader.at < reader.bytes.len() {
             let name = reader.take(4)?.to_vec();
@@ -93,7 +94,7 @@ impl GitIndex {
             .collect();
         let mut trees = BTreeMap::new();
         hash_tree(&staged, b"", &mut trees)?;
-        let mut reader = Reader { bytes: data, at: 0 };
+        let mut reader = Reader::new(data);
         check_cached(&mut reader, &mut Vec::new(), &trees, 0)?;
         if reader.at == data.len() { Ok(()) } else { Err(BROKEN) }
     }
@@ -178,16 +179,24 @@ fn check_cached(
     Ok(())
 }
 
-/// Git reads blocks of entries side by side where the index says that they begin.
-fn check_blocks(data: &[u8], starts: &[usize]) -> Result<(), Unreadable> {
-    let mut reader = Reader { bytes: data, at: 0 };
+/// Where an entry begins.
+struct EntryStart {
+    offset: usize,
+    /// Its path has nothing in common with the one before.
+    is_whole: bool,
+}
+
+/// Git reads blocks of entries side by side where the index says that they begin, and the first path of a block without
+/// what it has in common with the path before.
+fn check_blocks(data: &[u8], starts: &[EntryStart]) -> Result<(), Unreadable> {
+    let mut reader = Reader::new(data);
     if reader.number()? != 1 {
         return Err(BROKEN);
     }
     let mut at = 0usize;
     while reader.at < data.len() {
         let (offset, count) = (reader.number()?, reader.number()?);
-        if starts.get(at).copied() != usize::try_from(offset).ok() {
+        if !starts.get(at).is_some_and(|start| start.is_whole && usize::try_from(offset) == Ok(start.offset)) {
             return Err(BROKEN);
         }
         at += count as usize;
@@ -198,9 +207,15 @@ fn check_blocks(data: &[u8], starts: &[usize]) -> Result<(), Unreadable> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// So many bytes of the last path came from the one before.
+    shared: usize,
 }
 
 impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, shared: 0 }
+    }
+
     fn take(&mut self, length: usize) -> Result<&'a [u8], Unreadable> {
         let end = self.at.checked_add(length).ok_or(BROKEN)?;
         let taken = self.bytes.get(self.at..end).ok_or(BROKEN)?;
@@ -230,13 +245,17 @@ impl<'a> Reader<'a> {
         self.take(12)?;
         let oid = Oid::try_from(self.take(20)?).map_err(|_| BROKEN)?;
         let flags = self.short()?;
-        let extended = if flags & EXTENDED != 0 && version >= 3 { self.short()? } else { 0 };
+        // Git reads these flags in an index of any version, and writes them in the later ones alone.
+        let extended = if flags & EXTENDED != 0 { self.short()? } else { 0 };
+        if flags & EXTENDED != 0 && version < 3 || extended & !(SKIP_WORKTREE | INTENT_TO_ADD) != 0 {
+            return Err(BROKEN);
+        }
         let path = match version {
             4 => {
                 let removed = usize::try_from(self.offset_number()?).map_err(|_| BROKEN)?;
-                let shared = previous.len().checked_sub(removed).ok_or(BROKEN)?;
+                self.shared = previous.len().checked_sub(removed).ok_or(BROKEN)?;
                 let suffix = self.until(0)?;
-                [previous.get(..shared).ok_or(BROKEN)?, suffix].concat()
+                [previous.get(..self.shared).ok_or(BROKEN)?, suffix].concat()
             }
             _ => {
                 let path = self.until(0)?.to_vec();

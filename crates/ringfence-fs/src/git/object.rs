@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use flate2::read::ZlibDecoder;
+use ringfence_kernel::settings_through_link;
 use sha1::{Digest as _, Sha1};
 
 use super::pack::Pack;
@@ -82,6 +83,7 @@ pub(crate) struct TreeDifference {
 type TreeEntry = (u32, Oid);
 
 const DIRECTORY: u32 = 0o040_000;
+pub(crate) const LINK: u32 = 0o120_000;
 
 impl<'a> ObjectStore<'a> {
     /// Objects that lie in another repository are not followed.
@@ -236,6 +238,9 @@ impl<'a> ObjectStore<'a> {
             let new_tree = entry.filter(is_tree).map(|(_, oid)| oid);
             // The path itself counts, a directory that comes or goes too: a name is protected whatever stands there.
             found.push(TreeDifference { path: path.clone() });
+            if entry.is_some_and(|(mode, _)| mode == LINK) {
+                found.extend(through_link(path).map(|path| TreeDifference { path }));
+            }
             if new_tree.is_some() || !trees.is_empty() {
                 self.compare(new_tree, &trees, path, depth + 1, found)?;
             }
@@ -267,6 +272,12 @@ impl<'a> ObjectStore<'a> {
         }
         Ok(entries)
     }
+}
+
+/// What a link gives another program to act on, whatever it leads to.
+pub(crate) fn through_link(path: &[u8]) -> Option<Vec<u8>> {
+    let rest = settings_through_link(&String::from_utf8_lossy(path))?;
+    Some([path, b"/", rest.as_bytes()].concat())
 }
 
 fn header(data: &[u8], key: &[u8]) -> Result<Oid, Unreadable> {

@@ -121,6 +121,33 @@ fn an_index_that_has_cached_another_tree_than_its_entries_make_is_not_read() {
 }
 
 #[test]
+fn an_index_that_git_would_read_in_another_way_is_not_read() {
+    let made = repository();
+    let path = made.path().join(".git/index");
+    git(made.path(), &["update-index", "--index-version", "2"]);
+    let mut extended = fs::read(&path).unwrap();
+    assert!(GitIndex::parse(&extended).is_ok());
+    // Behind the head, the flags of the first entry: git takes two more bytes for flags, and not for the path.
+    extended[12 + 60] |= 0x40;
+    assert_eq!(GitIndex::parse(&extended).unwrap_err(), Unreadable("the index cannot be read"));
+
+    git(made.path(), &["update-index", "--index-version", "4"]);
+    let whole = fs::read(&path).unwrap();
+    let (first, count) = ("d1/deep/f1", git(made.path(), &["ls-files"]).lines().count());
+    assert_eq!(git(made.path(), &["ls-files"]).lines().next(), Some(first));
+    let with_blocks = |blocks: &[(usize, usize)]| {
+        let numbers = blocks.iter().flat_map(|(offset, count)| [*offset, *count]).map(|one| one as u32);
+        let data: Vec<u8> = std::iter::once(1).chain(numbers).flat_map(u32::to_be_bytes).collect();
+        let (body, hash) = whole.split_at(whole.len() - 20);
+        GitIndex::parse(&[body, b"IEOT", &(data.len() as u32).to_be_bytes(), &data, hash].concat())
+    };
+    assert!(with_blocks(&[(12, count)]).is_ok());
+    // The path of the second entry begins as the first one does, and git would read it without that.
+    let second = 12 + 62 + 1 + first.len() + 1;
+    assert_eq!(with_blocks(&[(12, 1), (second, count - 1)]).unwrap_err(), Unreadable("the index cannot be read"));
+}
+
+#[test]
 fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     let made = repository();
     git(made.path(), &["repack", "-qadf"]);

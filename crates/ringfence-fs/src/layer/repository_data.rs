@@ -16,7 +16,9 @@ use rustix::fs::OFlags;
 use super::Left;
 use super::compare::{Item, Now, place};
 use super::group::repository_of;
-use crate::git::{Budget, GitIndex, HeldFile, ObjectStore, Oid, RefStore, RepositoryFiles, Unreadable, parse_oids};
+use crate::git::{
+    Budget, GitIndex, HeldFile, LINK, ObjectStore, Oid, RefStore, RepositoryFiles, Unreadable, parse_oids, through_link,
+};
 use crate::journal::{open_straight, split};
 use crate::mount::{Mount, look};
 use crate::stamp::Kind;
@@ -92,6 +94,9 @@ enum FileClass {
     Index,
     /// What a reference stood for, line by line.
     Log,
+    /// Recorded conflict resolutions. Git copies any file that `MERGE_RR` names, wherever it lies, into `rr-cache` at the
+    /// next commit, and writes what lies there into the worktree.
+    Rerere,
     /// Text and numbers that lead nowhere.
     Plain,
     /// Settings, hooks, lists of commands, and every name that is not known.
@@ -109,14 +114,16 @@ impl FileClass {
             ["HEAD"] => Self::Head,
             ["index"] => Self::Index,
             ["packed-refs"] => Self::PackedRefs,
-            ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE" | "MERGE_RR" | "shallow"] => Self::Plain,
+            ["COMMIT_EDITMSG" | "SQUASH_MSG" | "MERGE_MSG" | "MERGE_MODE"] => Self::Plain,
             ["MERGE_AUTOSTASH" | "AUTO_MERGE"] => Self::PseudoRef,
             [name] if name.ends_with("_HEAD") => Self::PseudoRef,
             // However a file system that folds cases would take it.
             ["refs", kind, ..] if kind.eq_ignore_ascii_case("replace") => Self::Other,
+            // Without it there is no repository, and git looks for another one above.
+            ["refs"] => Self::Other,
             ["refs", ..] => Self::Reference,
             ["logs", ..] => Self::Log,
-            ["rr-cache", ..] => Self::Plain,
+            ["MERGE_RR"] | ["rr-cache", ..] => Self::Rerere,
             ["objects", directory] if is_hex(directory, 2) => Self::Plain,
             ["objects", directory, file] if is_hex(directory, 2) && is_hex(file, 38) => Self::Object,
             ["objects", "pack" | "info"] | ["objects", "info", "packs"] | ["info", "refs"] => Self::Plain,
@@ -218,9 +225,10 @@ impl<'a> Judge<'a> {
         {
             return DataVerdict::Protected;
         }
-        // A directory by itself says nothing, and what goes leads nowhere, but for the index.
+        // A directory by itself says nothing, and what goes leads nowhere, but for the index and what covers a packed
+        // reference.
         let is_file = matches!(item.now, Some(Now::File { .. }));
-        if !is_file && class != FileClass::Index && class != FileClass::Head {
+        if !is_file && !matches!(class, FileClass::Index | FileClass::Head | FileClass::Reference) {
             return DataVerdict::Data;
         }
         let paths = match class {
@@ -233,13 +241,17 @@ impl<'a> Judge<'a> {
                 Ok(Some((old, new))) => index_differences(old, new),
                 _ => return DataVerdict::Protected,
             },
+            FileClass::Head if !is_file => return DataVerdict::Protected,
             FileClass::Head => view.new_refs.resolve(b"HEAD").and_then(|new| view.compare(new, view.old_head)),
+            FileClass::Reference if !is_file => view.uncovered_differences(path),
             FileClass::Reference => self.reference_differences(path, view),
             FileClass::PackedRefs => view.packed_differences(),
             FileClass::PseudoRef => self.lines(path, &[0]).and_then(|oids| view.new_differences(&oids)),
             FileClass::Log => self.lines(path, &[0, 1]).and_then(|oids| view.new_differences(&oids)),
             FileClass::Plain => Ok(Vec::new()),
-            FileClass::Other => return DataVerdict::Protected,
+            // Git empties the list of conflicts when they are resolved.
+            FileClass::Rerere if matches!(&item.now, Some(Now::File { seen, .. }) if seen.size == 0) => Ok(Vec::new()),
+            FileClass::Rerere | FileClass::Other => return DataVerdict::Protected,
         };
         let Ok(paths) = paths else { return DataVerdict::Protected };
         let mut leads: Vec<Vec<u8>> = paths.into_iter().filter(|path| self.is_weighty(path, cx)).collect();
@@ -347,8 +359,21 @@ impl View<'_> {
 
     fn packed_differences(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
         let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
+        self.packed_values_differences(new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)))
+    }
+
+    /// What packed references lead to where the loose ones at a path, or below it, are gone.
+    fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let packed = self.new_refs.packed().iter();
+        self.packed_values_differences(packed.filter(|(name, _)| below(name, path).is_some()))
+    }
+
+    fn packed_values_differences<'r>(
+        &self,
+        packed: impl Iterator<Item = (&'r Vec<u8>, &'r Oid)>,
+    ) -> Result<Vec<Vec<u8>>, Unreadable> {
         let mut paths = Vec::new();
-        for (name, oid) in new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)) {
+        for (name, oid) in packed {
             if name.get(..13).is_some_and(|start| start.eq_ignore_ascii_case(b"refs/replace/")) {
                 return Err(Unreadable("an object is replaced"));
             }
@@ -379,7 +404,9 @@ fn index_differences(old: &GitIndex, new: &GitIndex) -> Result<Vec<Vec<u8>>, Unr
     if new.entries.iter().any(hides) || new.caches.iter().any(|cache| !old.caches.contains(cache)) {
         return Err(Unreadable("the index hides changes"));
     }
-    Ok(differing_keys(old, new).map(|(path, _)| path.clone()).collect())
+    let is_link = |key: &&(Vec<u8>, u8)| new.entries.get(*key).is_some_and(|entry| entry.mode == LINK);
+    let links = differing_keys(old, new).filter(is_link).filter_map(|(path, _)| through_link(path));
+    Ok(differing_keys(old, new).map(|(path, _)| path.clone()).chain(links).collect())
 }
 
 /// The files of a repository in the workspace as it is.

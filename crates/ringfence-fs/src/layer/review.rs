@@ -155,6 +155,9 @@ impl Left {
             if is_lost && item.displaced_bytes() > 0 {
                 own.push(Touch { verb: Verb::Lose, place: place.clone() });
             }
+            if matches!(item.now, Some(Now::Link { .. })) {
+                own.extend(place.through_link().map(|place| Touch { verb: Verb::Create, place }));
+            }
             own.push(Touch { verb, place });
             touches.push(own);
         }

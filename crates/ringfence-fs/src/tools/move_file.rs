@@ -101,6 +101,9 @@ impl Tool for MoveFile {
             Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: there.clone() },
         ];
         touches.extend(target.as_ref().map(|target| to.loss(target, cx)).transpose()?.flatten());
+        if seen.kind == Kind::Link {
+            touches.extend(there.through_link().map(|place| Touch { verb: Verb::Create, place }));
+        }
         let mut manifest = None;
         // A link to a directory gives what is in there another name too.
         let leads_to_directory =

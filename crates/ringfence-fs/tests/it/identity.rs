@@ -1,6 +1,7 @@
 //! A secret stays one whatever it is called, and so does what other programs act on.
 
 use std::fs::hard_link;
+use std::os::unix::fs::symlink;
 
 use ringfence_fs::Backend;
 use ringfence_kernel::{ErrorKind, Preset};
@@ -57,6 +58,56 @@ fn a_link_to_a_secret_is_a_secret_under_any_name() {
             check_plain(&world, "plain");
         }
     }
+}
+
+#[test]
+fn what_a_link_of_a_secret_or_protected_name_leads_to_is_one_under_its_own_name() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for link in [".env", ".ssh/config"] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write("conf/app.txt", ENV);
+            world.write(".ssh/other", "");
+            let target = if link.contains('/') { "../conf/app.txt" } else { "conf/app.txt" };
+            symlink(target, world.root.join(link)).unwrap();
+            check_secret(&world, "conf/app.txt");
+        }
+        let world = World::with(setup(&Person::saying_no()).on(backend));
+        world.write("docs/guide.md", "be kind\n");
+        symlink("docs/guide.md", world.root.join("AGENTS.md")).unwrap();
+        check_plain(&world, "docs/guide.md");
+        let arguments = json!({"path": "docs/guide.md", "content": "be evil"});
+        assert_eq!(world.error("write_file", &arguments), ErrorKind::ApprovalDenied);
+    }
+}
+
+#[test]
+fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write("plain/file", "x");
+    symlink("plain", world.root.join("link")).unwrap();
+    for name in [".cargo", ".github", ".config", "plain/.CARGO"] {
+        let arguments = json!({"from": "link", "to": name});
+        assert_eq!(world.error("move_file", &arguments), ErrorKind::ApprovalDenied, "{name}");
+    }
+    world.value("move_file", &json!({"from": "link", "to": "other"}));
+}
+
+#[test]
+fn hooks_that_a_repository_has_elsewhere_are_protected_from_every_tool() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write(".git/config", "[core]\n\thooksPath = scripts\n");
+    world.write("scripts/old", "x\n");
+    world.write("src/x", "x\n");
+    for (tool, arguments) in [
+        ("write_file", json!({"path": "scripts/pre-commit", "content": "x"})),
+        ("append_file", json!({"path": "scripts/old", "content": "x"})),
+        ("copy_file", json!({"from": "src/x", "to": "scripts/x"})),
+        ("move_file", json!({"from": "src/x", "to": "scripts/x"})),
+        ("apply_patch", json!({"patch": "--- a/scripts/old\n+++ b/scripts/old\n@@ -1 +1 @@\n-x\n+y\n"})),
+    ] {
+        assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{tool}");
+    }
+    world.value("write_file", &json!({"path": "src/y", "content": "x"}));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use unicode_normalization::UnicodeNormalization as _;
 
 use secrets::{PUBLIC, SECRET_FILES, SECRETS, without_backup_mark};
-use settings::{ActingScope, PACKAGES, PROGRAMS};
+use settings::{ActingProgram, ActingScope, PACKAGES, PROGRAMS};
 
 /// Why a name deserves a second look. It can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,6 +54,22 @@ pub fn entry_sensitivity(path: &str) -> Sensitivity {
 /// The program that acts on a path, as people call it.
 pub fn acting_program(path: &str) -> Option<&'static str> {
     examine(path, path).program
+}
+
+/// What a program acts on below a directory of this name, wherever a link of this name leads: the names in there are not
+/// looked up under this one. Returns the rest of the row.
+pub fn settings_through_link(path: &str) -> Option<&'static str> {
+    let above = path.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
+    let names: Vec<Cow<'_, str>> = path.split('/').filter(|part| !part.is_empty()).map(fold).collect();
+    let is_here = |program: &&ActingProgram| program.scope == ActingScope::Anywhere || !is_among_packages(above);
+    let rest = |row: &'static str| {
+        let is_end = |start: &str| {
+            let mut last = names.iter().rev();
+            start.rsplit('/').all(|part| last.next().is_some_and(|name| name == part))
+        };
+        row.match_indices('/').find(|(slash, _)| is_end(&row[..*slash])).map(|(slash, _)| &row[slash + 1..])
+    };
+    PROGRAMS.iter().filter(is_here).flat_map(|program| program.names).find_map(|row| rest(row))
 }
 
 /// The most components that a row has.
@@ -286,7 +302,7 @@ pub(crate) fn is_ignorable(c: char) -> bool {
 mod tests {
     use super::secrets::{SECRET_FILES, SECRETS};
     use super::settings::PROGRAMS;
-    use super::{Sensitivity, acting_program, entry_sensitivity, sensitivity};
+    use super::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
 
     const NONE: Sensitivity = Sensitivity { secret: false, protected: false };
     const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
@@ -423,6 +439,23 @@ mod tests {
     }
 
     #[test]
+    fn a_link_brings_what_a_program_acts_on_below_its_name() {
+        for (path, rest) in [
+            (".cargo", Some("config")),
+            ("sub/.CARGO", Some("config")),
+            (".github", Some("copilot")),
+            ("vendor/x/.github", None),
+            ("vendor/x/.cargo", Some("config")),
+            ("src", None),
+            ("cargo", None),
+            (".cargo/registry", None),
+        ] {
+            assert_eq!(settings_through_link(path), rest, "{path}");
+            assert!(rest.is_none_or(|rest| sensitivity(&format!("{path}/{rest}")).protected), "{path}");
+        }
+    }
+
+    #[test]
     fn what_agents_editors_and_tools_act_on_is_protected() {
         for path in [
             "opencode.jsonc",
@@ -463,6 +496,14 @@ mod tests {
             ".cargo/config.toml",
             "home/Library/LaunchAgents/x.plist",
             "docker-compose.override.yml",
+            ".huskyrc",
+            ".huskyrc.json",
+            "husky.config.js",
+            ".config/husky/init.sh",
+            ".bsp/sbt.json",
+            "hie.yaml",
+            ".config/tmux/tmux.conf",
+            ".config/jj/config.toml",
         ] {
             assert!(sensitivity(path).protected, "{path}");
             assert!(acting_program(path).is_some(), "{path}");

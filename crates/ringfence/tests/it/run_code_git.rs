@@ -78,13 +78,17 @@ fn check_kept(code: &str) {
 /// What git did is not kept, and the repository and its worktree are as before.
 #[track_caller]
 fn check_refused(code: &str, named: &str) {
-    let site = repository();
-    let (before, tree) = (seen(&site), site.tree());
-    let reply = edits(&site, code);
+    check_refused_in(&repository(), code, named);
+}
+
+#[track_caller]
+fn check_refused_in(site: &Site, code: &str, named: &str) {
+    let (before, tree) = (seen(site), site.tree());
+    let reply = edits(site, code);
     assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{code}: {reply}");
     let paths = reply["error"]["details"]["notKept"].to_string();
     assert!(paths.contains(named), "{code}: no {named} in {reply}");
-    assert_eq!((seen(&site), site.tree()), (before, tree), "{code}: {reply}");
+    assert_eq!((seen(site), site.tree()), (before, tree), "{code}: {reply}");
 }
 
 #[test]
@@ -176,6 +180,27 @@ fn what_leads_to_a_protected_path_is_asked_about_wherever_it_leads_from() {
         ("git sparse-checkout set src", ".git/info/sparse-checkout"),
         ("echo /elsewhere > .git/objects/info/alternates", ".git/objects/info/alternates"),
         ("echo x > .git/whatever", ".git/whatever"),
+        // Without these there is no repository, or no history.
+        ("rm .git/HEAD", ".git/HEAD"),
+        ("rm -r .git/refs", ".git/refs"),
+        ("git rev-parse HEAD > .git/shallow", ".git/shallow"),
+        // A link that brings settings, in a tree and in the worktree.
+        ("ln -s src .cargo", ".cargo"),
+        (
+            "b=$(printf src | git hash-object -w --stdin); git update-index --add --cacheinfo 120000,$b,.cargo",
+            ".git/index",
+        ),
+        (
+            "b=$(printf src | git hash-object -w --stdin); t=$(printf '120000 blob %s\\t.cargo\\n' $b | git mktree); \
+             git branch -q linked $(git commit-tree -m x $t)",
+            ".git/refs/heads/linked",
+        ),
+        // The next commit copies the file that it names to where a program reads it.
+        (
+            "h=$(git rev-parse HEAD); mkdir -p .git/rr-cache/$h; printf '%s\\t/etc/passwd\\0' $h > .git/MERGE_RR",
+            ".git/MERGE_RR",
+        ),
+        ("mkdir -p .git/rr-cache/x; echo x > .git/rr-cache/x/postimage", ".git/rr-cache/x/postimage"),
         ("git commit-graph write --reachable", ".git/objects/info"),
         (
             "git multi-pack-index write || git repack -qd && git multi-pack-index write",
@@ -186,6 +211,39 @@ fn what_leads_to_a_protected_path_is_asked_about_wherever_it_leads_from() {
     ] {
         check_refused(code, named);
     }
+}
+
+#[test]
+fn a_packed_reference_that_leads_to_a_protected_path_is_not_uncovered_unasked() {
+    for code in ["rm .git/refs/heads/covered", "rm -r .git/refs/heads", "mv .git/refs/heads/covered .git/refs/heads/x"]
+    {
+        let site = repository();
+        git(&site, &["branch", "covered", "risky"]);
+        git(&site, &["pack-refs", "--all"]);
+        git(&site, &["update-ref", "refs/heads/covered", "main"]);
+        check_refused_in(&site, code, ".git/refs/heads");
+    }
+}
+
+#[test]
+fn hooks_are_protected_wherever_the_repository_has_them() {
+    for (line, path) in [
+        ("hooksPath = scripts/git", "scripts/git/pre-commit"),
+        ("HOOKSPATH=\"./scripts\" # ours", "scripts/deep/x.sh"),
+        ("hookspath = sub/../scripts/", "scripts/post-checkout"),
+    ] {
+        let site = repository();
+        site.write("scripts/git/commit-msg", "");
+        let config = site.read(".git/config");
+        site.write(".git/config", &format!("{config}[user]\nhooksPath = src\n[Core] {line}\n"));
+        check_refused_in(&site, &format!("mkdir -p scripts/deep; echo x > {path}; rmdir scripts/deep || true"), path);
+        assert_eq!(edits(&site, "echo x > src/new.rs")["value"]["committed"], "all", "{line}");
+    }
+    let site = repository();
+    site.write("tools/hooks/commit-msg", "");
+    std::fs::remove_dir_all(site.workspace.join(".git/hooks")).unwrap();
+    std::os::unix::fs::symlink("../tools/hooks", site.workspace.join(".git/hooks")).unwrap();
+    check_refused_in(&site, "echo x > tools/hooks/pre-commit", "tools/hooks/pre-commit");
 }
 
 #[test]
