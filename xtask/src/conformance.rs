@@ -8,7 +8,7 @@
 //! - `json-schema-2020-12` and `http-custom-header-server-validation`: pending in the suite, and about tools that we do not
 //!   have (schemas with references, arguments that are mirrored in headers).
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -67,7 +67,7 @@ fn open(place: &Path) -> Option<(Running, Running)> {
         command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
         command
     };
-    let token = String::from_utf8(ours().args(["token", "new", "conformance"]).output().ok()?.stdout).ok()?;
+    let token = relay_token(&place.join("ringfence"), &directory)?;
     let origin = format!("http://localhost:{PORT}");
     let mut serve = ours();
     serve.args(["serve", "--address", "127.0.0.1:0", "--origin", &origin, "--workspace"]).arg(&workspace);
@@ -76,9 +76,26 @@ fn open(place: &Path) -> Option<(Running, Running)> {
     BufReader::new(server.0.stderr.take()?).read_line(&mut line).ok()?;
     let url = line.split_whitespace().last()?.to_owned();
     let mut door = Command::new(place.join("node_modules/.bin/node"));
-    door.arg(root().join("xtask/clients/with_token.mjs")).args([url.as_str(), token.trim(), PORT]);
+    door.arg(root().join("xtask/clients/with_token.mjs")).args([url.as_str(), token.as_str(), PORT]);
     let mut door = Running(door.stdout(Stdio::piped()).spawn().ok()?);
     let mut opened = String::new();
     BufReader::new(door.0.stdout.take()?).read_line(&mut opened).ok()?;
     (opened.trim() == "open").then_some((server, door))
+}
+
+/// A token whose client may answer approval requests. Only a person at a terminal can make one, so this types the answer.
+fn relay_token(program: &Path, directory: &Path) -> Option<String> {
+    let mut typist = Command::new("script");
+    typist.args(["-qefc", "\"$PROGRAM\" token new conformance --scope call --scope relay", "/dev/null"]);
+    typist.env("PROGRAM", program).env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", directory);
+    let mut terminal = typist.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    let mut keyboard = terminal.stdin.take()?;
+    let mut screen = BufReader::new(terminal.stdout.take()?);
+    let mut question = Vec::new();
+    screen.read_until(b']', &mut question).ok()?;
+    keyboard.write_all(b"yes\n").ok()?;
+    let mut said = String::new();
+    screen.read_to_string(&mut said).ok()?;
+    terminal.wait().ok()?;
+    said.lines().find_map(|line| line.trim().starts_with("rft_").then(|| line.trim().to_owned()))
 }

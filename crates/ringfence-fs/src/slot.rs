@@ -301,7 +301,11 @@ impl Slot {
                 Err(Errno::EXIST) => false,
                 Err(errno) => return Err(fail(errno)),
             };
-            let child = match self.mount.resolver.open_child(made.parent.as_fd(), name) {
+            let opened = self.mount.resolver.open_child(made.parent.as_fd(), name).and_then(|child| match ours {
+                true => open_as_said(child.as_fd(), made.parent.as_fd(), 0o755).map(|()| child),
+                false => Ok(child),
+            });
+            let child = match opened {
                 Ok(child) => child,
                 Err(errno) => {
                     if ours {
@@ -310,9 +314,6 @@ impl Slot {
                     return Err(self.not_a_directory(errno));
                 }
             };
-            if ours {
-                open_as_said(child.as_fd(), made.parent.as_fd(), 0o755).map_err(fail)?;
-            }
             path = joined(&path, &[], name);
             let parent = std::mem::replace(&mut made.parent, child);
             if ours {

@@ -3,29 +3,23 @@
 //! A diff is applied to all of its files or to none. A hunk goes where it says or, if its lines are elsewhere and only
 //! there, to that place, and the reply says how far that is. Nothing is guessed.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt;
 
 use ringfence_kernel::{
     Context, ErrorKind, Face, NameTaken, Place, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch,
     Verb,
 };
 use rustix::io::Errno;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value as Json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::exact::Exact;
+use super::patch_args::{Args, CrewagentArgs, DiffArgs, StandardArgs};
 use super::{check_size, read_text};
 use crate::Fence;
 use crate::batch::{Goal, Target, change_all};
 use crate::diff::{self, Change, FilePatch, Placed};
 use crate::digest::{Digest, check_match};
 use crate::fault::{fault, unreadable};
-use crate::fence::Given;
 use crate::front_matter::{self, Update};
 use crate::journal::cost;
 use crate::mount::Spot;
@@ -46,217 +40,6 @@ pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), Nam
 
 struct ApplyPatch {
     fence: Fence,
-}
-
-/// Change files by a unified diff, as `git diff` prints it: give it as `patch`. Several files are changed all or none.
-/// Context and removed lines must be in the file exactly; line numbers may be left out where these lines are in it only
-/// once. For the front matter of a file in `@state`, give `path`, and as `patch` an object
-/// with the operation `updateFrontmatter`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
-    /// The file to change. A diff names its files itself and needs no path; if there is one, it must be the diff's only
-    /// file.
-    path: Option<String>,
-    /// The diff as text, or the update of a front matter.
-    patch: StandardPatch,
-    /// Change the file only if it has this SHA-256 now, as `read_file` returned it. For one file only.
-    if_match_sha256: Option<String>,
-}
-
-/// Change files by a unified diff, such as `git diff` prints. Several files are changed all or none.
-// The same where there is no run, and so no front matter to update: its schema is most of the other one.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct DiffArgs {
-    /// Not needed: a diff names its files itself.
-    path: Option<String>,
-    /// The diff.
-    #[schemars(with = "String")]
-    patch: StandardPatch,
-    /// Only if the file has this SHA-256 now. For one file only.
-    if_match_sha256: Option<String>,
-}
-
-/// Update the front matter of a file in `@state`: the rest of the file stays as it is.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CrewagentArgs {
-    /// The file, by its path from `@state/` on.
-    path: String,
-    /// What to change.
-    #[schemars(required)]
-    patch: Option<FrontMatterPatch>,
-    // The same without the object around it, as some models write it.
-    #[schemars(skip)]
-    operation: Option<Operation>,
-    #[schemars(skip)]
-    update: Option<UpdateArgs>,
-    #[schemars(skip)]
-    if_match_sha256: Option<String>,
-}
-
-/// A diff is text; an update of a front matter is an object.
-#[derive(Debug)]
-enum StandardPatch {
-    Diff(String),
-    FrontMatter(FrontMatterPatch),
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct FrontMatterPatch {
-    operation: Operation,
-    update: UpdateArgs,
-    /// Change the file only if it has this SHA-256 now.
-    if_match_sha256: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-enum Operation {
-    #[serde(rename = "updateFrontmatter")]
-    UpdateFrontmatter,
-}
-
-/// New values, by key.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct UpdateArgs {
-    /// Steps that were completed; those that are listed already are not added again.
-    steps_completed: Option<Append<String>>,
-    /// Variables to set; others stay.
-    variables: Option<Set<Variables>>,
-    /// Decisions that were made.
-    decision_log: Option<Append<Decision>>,
-    /// Files that were made; those that are listed already are not added again.
-    artifacts: Option<Append<String>>,
-    /// The node of the workflow that comes next.
-    current_node_id: Option<Set<String>>,
-    /// The time of this update, as RFC 3339.
-    updated_at: Option<Set<String>>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Append<T> {
-    append: Vec<T>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Set<T> {
-    set: T,
-}
-
-/// Values by name. A name that is given twice, and a number that could not be kept as it is, are refused.
-#[derive(Debug, JsonSchema)]
-struct Variables(Map<String, Json>);
-
-impl<'de> Deserialize<'de> for Variables {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Exact::deserialize(deserializer)?.0 {
-            Json::Object(map) => Ok(Self(map)),
-            _ => Err(D::Error::custom("invalid type: variables are an object")),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Decision {
-    from: String,
-    to: String,
-    label: String,
-    reason: Option<String>,
-    decided_at: Option<String>,
-}
-
-enum Args {
-    Update { path: Given, update: Update, if_match: Option<Digest> },
-    Diff { path: Option<String>, files: Vec<FilePatch>, if_match: Option<Digest> },
-}
-
-impl TryFrom<StandardArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let StandardArgs { path, patch, if_match_sha256 } = args;
-        match patch {
-            StandardPatch::FrontMatter(mut patch) => {
-                let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: it names the file to update"))?;
-                if patch.if_match_sha256.is_some() && if_match_sha256.is_some() {
-                    return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
-                }
-                patch.if_match_sha256 = patch.if_match_sha256.or(if_match_sha256);
-                patch.of(Given::Standard(path))
-            }
-            StandardPatch::Diff(text) => {
-                let files = diff::parse(&text)?;
-                if if_match_sha256.is_some() && files.len() > 1 {
-                    return Err(ToolError::invalid("ifMatchSha256", "is for a patch of one file"));
-                }
-                Ok(Self::Diff { path, files, if_match: digest(if_match_sha256)? })
-            }
-        }
-    }
-}
-
-impl TryFrom<DiffArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: DiffArgs) -> Result<Self, ToolError> {
-        let DiffArgs { path, patch, if_match_sha256 } = args;
-        StandardArgs { path, patch, if_match_sha256 }.try_into()
-    }
-}
-
-impl TryFrom<CrewagentArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
-        let CrewagentArgs { path, patch, operation, update, if_match_sha256 } = args;
-        let patch = match (patch, operation, update) {
-            (Some(patch), None, None) if if_match_sha256.is_none() => patch,
-            (None, Some(operation), Some(update)) => FrontMatterPatch { operation, update, if_match_sha256 },
-            _ => return Err(ToolError::invalid("patch", "must be an object with operation and update")),
-        };
-        patch.of(Given::Mounted(path))
-    }
-}
-
-impl FrontMatterPatch {
-    fn of(self, path: Given) -> Result<Args, ToolError> {
-        let Self { operation: Operation::UpdateFrontmatter, update, if_match_sha256 } = self;
-        Ok(Args::Update { path, update: update.into(), if_match: digest(if_match_sha256)? })
-    }
-}
-
-impl From<UpdateArgs> for Update {
-    fn from(args: UpdateArgs) -> Self {
-        let decisions = args.decision_log.map(|log| log.append).unwrap_or_default();
-        Self {
-            steps_completed_append: args.steps_completed.map(|steps| steps.append).unwrap_or_default(),
-            artifacts_append: args.artifacts.map(|artifacts| artifacts.append).unwrap_or_default(),
-            variables_set: args.variables.map(|variables| variables.set.0).unwrap_or_default(),
-            decision_log_append: decisions.into_iter().map(Decision::into_json).collect(),
-            current_node_id: args.current_node_id.map(|node| node.set),
-            updated_at: args.updated_at.map(|time| time.set),
-        }
-    }
-}
-
-impl Decision {
-    fn into_json(self) -> Map<String, Json> {
-        let optional = [("reason", self.reason), ("decidedAt", self.decided_at)];
-        let required =
-            [("from", self.from), ("to", self.to), ("label", self.label)].map(|(key, text)| (key, Some(text)));
-        let fields = required.into_iter().chain(optional);
-        fields.filter_map(|(key, text)| Some((key.to_owned(), Json::String(text?)))).collect()
-    }
-}
-
-fn digest(hex: Option<String>) -> Result<Option<Digest>, ToolError> {
-    hex.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()
 }
 
 enum Work {
@@ -665,40 +448,5 @@ impl Patched {
             sha256: written.and_then(|written| written.digest).map(Digest::to_hex),
             hunks: hunks.into_iter().map(HunkPlace::from).collect(),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for StandardPatch {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrObject;
-
-        impl<'de> Visitor<'de> for TextOrObject {
-            type Value = StandardPatch;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a unified diff as text, or an object with an operation")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<StandardPatch, E> {
-                Ok(StandardPatch::Diff(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StandardPatch, A::Error> {
-                FrontMatterPatch::deserialize(MapAccessDeserializer::new(map)).map(StandardPatch::FrontMatter)
-            }
-        }
-
-        deserializer.deserialize_any(TextOrObject)
-    }
-}
-
-impl JsonSchema for StandardPatch {
-    fn schema_name() -> Cow<'static, str> {
-        "Patch".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let object = generator.subschema_for::<FrontMatterPatch>();
-        json_schema!({ "anyOf": [{ "type": "string" }, object] })
     }
 }

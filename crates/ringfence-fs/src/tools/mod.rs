@@ -13,6 +13,7 @@ mod get_file_info;
 mod list_directory;
 pub(crate) mod manifest;
 mod move_file;
+mod patch_args;
 mod read_file;
 mod search_files;
 mod undo;
