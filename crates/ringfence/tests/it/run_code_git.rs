@@ -235,7 +235,7 @@ fn hooks_are_protected_wherever_the_repository_has_them() {
         let site = repository();
         site.write("scripts/git/commit-msg", "");
         let config = site.read(".git/config");
-        site.write(".git/config", &format!("{config}[user]\nhooksPath = src\n[Core] {line}\n"));
+        site.write(".git/config", format!("{config}[user]\nhooksPath = src\n[Core] {line}\n"));
         check_refused_in(&site, &format!("mkdir -p scripts/deep; echo x > {path}; rmdir scripts/deep || true"), path);
         assert_eq!(edits(&site, "echo x > src/new.rs")["value"]["committed"], "all", "{line}");
     }
