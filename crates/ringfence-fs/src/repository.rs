@@ -8,7 +8,7 @@
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
@@ -27,6 +27,11 @@ pub(crate) fn is_repository_piece(name: &[u8]) -> bool {
     PIECES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
 }
 
+/// The paths among these that can complete a repository, as the worst file system compares them.
+fn folded_pieces<'a>(paths: impl Iterator<Item = &'a [u8]>) -> HashSet<Vec<u8>> {
+    paths.filter(|path| is_repository_piece(split(path).1)).map(<[u8]>::to_ascii_lowercase).collect()
+}
+
 /// The workspace as it is going to be, asked about such directories.
 pub(crate) struct Repositories<'a> {
     mount: &'a Mount,
@@ -39,30 +44,30 @@ pub(crate) struct Repositories<'a> {
 
 /// What a change makes of the tree.
 enum TreeAfter<'a> {
-    /// What is there after it, and what is not, by path.
-    Items(HashMap<&'a [u8], bool>),
+    /// The pieces of repositories that are there after it, by folded path: not every file system tells `head` from `HEAD`.
+    Items(HashSet<Vec<u8>>),
     /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
     /// directory for commands is taken for one, whether it exists or not.
-    Files(HashMap<&'a [u8], bool>),
+    Files(HashSet<Vec<u8>>),
     /// What the journal is going to have about it, as far as a repository can come from that: very many files are changed at
     /// once, and each directory is asked about all of them.
     Effects(Vec<&'a Effect>),
 }
 
 impl<'a> Repositories<'a> {
-    pub(crate) fn new(mount: &'a Mount, items: impl Iterator<Item = (&'a [u8], bool)>) -> Self {
-        Self { mount, after: TreeAfter::Items(items.collect()), known: HashMap::new(), hooks: HashMap::new() }
+    pub(crate) fn new(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
+        Self { mount, after: TreeAfter::Items(folded_pieces(paths)), known: HashMap::new(), hooks: HashMap::new() }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
     pub(crate) fn with(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
         let above = |path: &'a [u8]| {
             let next = |path: &&'a [u8]| Some(split(path).0).filter(|above| !above.is_empty());
-            std::iter::successors(Some(path), next).map(|path| (path, true))
+            std::iter::successors(Some(path), next)
         };
         Self {
             mount,
-            after: TreeAfter::Files(paths.flat_map(above).collect()),
+            after: TreeAfter::Files(folded_pieces(paths.flat_map(above))),
             known: HashMap::new(),
             hooks: HashMap::new(),
         }
@@ -148,8 +153,7 @@ impl<'a> Repositories<'a> {
         let path = if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
         match &self.after {
             TreeAfter::Items(items) | TreeAfter::Files(items) => {
-                let there = items.get(path.as_slice()).copied();
-                there.unwrap_or_else(|| self.on_disk(directory, name))
+                items.contains(&path.to_ascii_lowercase()) || self.on_disk(directory, name)
             }
             TreeAfter::Effects(effects) => self.is_left_by(effects, path),
         }
