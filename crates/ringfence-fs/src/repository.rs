@@ -3,7 +3,8 @@
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
 //! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie
 //! where `core.hooksPath` of a repository says, or where a link `.git/hooks` leads. And a shell runs what is in the `bin` of a
-//! virtual environment or of `node_modules` under the names of ordinary commands.
+//! virtual environment or of `node_modules` under the names of ordinary commands. Settings lie where a link of their name leads
+//! (`linked_directories.rs`).
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
@@ -114,7 +115,11 @@ impl<'a> Repositories<'a> {
                 inside || self.is_repository(directory) || self.has_commands(directory) || self.has_hooks(directory);
             self.known.insert(directory.to_vec(), inside);
         }
-        inside || (is_environment_config(name) && self.on_disk(above, name))
+        let linked = self.mount.known.linked();
+        inside
+            || (is_environment_config(name) && self.on_disk(above, name))
+            || linked.sensitivity(path).protected
+            || (linked.are_in(path) && self.on_disk(above, name))
     }
 
     /// As git sees it: the rest may be anything, a link too.
