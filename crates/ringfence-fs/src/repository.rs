@@ -39,8 +39,8 @@ pub(crate) struct Repositories<'a> {
     after: TreeAfter<'a>,
     /// Whether a directory is one or lies in one.
     known: HashMap<Vec<u8>, bool>,
-    /// Where the hooks of a worktree are, if they are not in its `.git`.
-    hooks: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Where the hooks of worktrees are that do not have them in their `.git`.
+    hooks: HashSet<Vec<u8>>,
 }
 
 /// What a change makes of the tree.
@@ -57,7 +57,7 @@ enum TreeAfter<'a> {
 
 impl<'a> Repositories<'a> {
     pub(crate) fn new(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
-        Self { mount, after: TreeAfter::Items(folded_pieces(paths)), known: HashMap::new(), hooks: HashMap::new() }
+        Self { mount, after: TreeAfter::Items(folded_pieces(paths)), known: HashMap::new(), hooks: HashSet::new() }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
@@ -70,7 +70,7 @@ impl<'a> Repositories<'a> {
             mount,
             after: TreeAfter::Files(folded_pieces(paths.flat_map(above))),
             known: HashMap::new(),
-            hooks: HashMap::new(),
+            hooks: HashSet::new(),
         }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Repositories<'a> {
             mount,
             after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()),
             known: HashMap::new(),
-            hooks: HashMap::new(),
+            hooks: HashSet::new(),
         }
     }
 
@@ -143,14 +143,12 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// Whether the repository of a worktree that the directory lies in runs its hooks from there.
+    /// Whether the repository of a worktree that the directory lies in runs its hooks from there. The directories above were
+    /// asked about before: a deep tree would take long if each directory asked about all of them.
     fn has_hooks(&mut self, directory: &[u8]) -> bool {
-        let mount = self.mount;
-        let mut above = std::iter::successors(Some(directory), |path| (!path.is_empty()).then(|| split(path).0));
-        above.any(|worktree| {
-            let hooks = self.hooks.entry(worktree.to_vec()).or_insert_with(|| hooks_outside(mount, worktree));
-            hooks.as_deref() == Some(directory)
-        })
+        let is_inside = |hooks: &Vec<u8>| directory.is_empty() || below(hooks, directory).is_some();
+        self.hooks.extend(hooks_outside(self.mount, directory).filter(is_inside));
+        self.hooks.contains(directory)
     }
 
     /// Whether it will be there.
