@@ -12,18 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, entry_sensitivity, sensitivity};
-use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::again::{fstat, pread, statx, write};
 use crate::credentials::{has_credential, may_hold_credential};
 use crate::fault::fault;
+use crate::linked_directories::{LinkedDirectories, brings_settings};
 use crate::mount::{Mount, look};
-use crate::name::is_reserved;
-use crate::resolve::{How, Links, PLACE};
+use crate::name::{is_reserved, read_back};
+use crate::resolve::{CAREFUL, How, Links, PLACE};
 use crate::slot::Slot;
 use crate::stamp::{FileId, Kind, Stamp};
-use crate::walk::names_in;
+use crate::walk::typed_names_in;
 
 /// So many files are remembered. Settings alone take at most half of it, so that there is room for secrets.
 const MOST_FILES: usize = 1 << 16;
@@ -38,6 +39,12 @@ const MOST_NAMES: usize = 20_000;
 const MOST_DIRECTORIES: usize = 64;
 const MOST_BELOW: usize = 2000;
 
+/// So many links at the root are followed to directories.
+const MOST_LINKS: usize = 1000;
+
+const FOLLOWED_DIRECTORY: How =
+    How { flags: OFlags::RDONLY.union(OFlags::DIRECTORY).union(CAREFUL), links: Links::Follow, pace: Pace::Patient };
+
 /// What is known of the files of a mount.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -47,6 +54,7 @@ pub(crate) struct Known {
     /// How much of it we know.
     read: AtomicU64,
     looked_around: AtomicBool,
+    linked: LinkedDirectories,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +109,13 @@ enum Keep {
 impl Known {
     /// What earlier processes noted.
     pub(crate) fn read(note: OwnedFd) -> Self {
-        let known =
-            Self { files: RwLock::default(), note, read: AtomicU64::new(0), looked_around: AtomicBool::new(false) };
+        let known = Self {
+            files: RwLock::default(),
+            note,
+            read: AtomicU64::new(0),
+            looked_around: AtomicBool::new(false),
+            linked: LinkedDirectories::default(),
+        };
         known.catch_up();
         if known.noted() != known.read.load(Ordering::Acquire) {
             // Whoever wrote it died in the middle of a line; the next one begins anew.
@@ -152,6 +165,11 @@ impl Known {
             Some(seen) if seen.born == at.born() => seen.sensitivity,
             _ => Sensitivity::default(),
         }
+    }
+
+    /// The directories that links lead to.
+    pub(crate) fn linked(&self) -> &LinkedDirectories {
+        &self.linked
     }
 
     pub(crate) fn is_secret(&self, Identity { id, born }: Identity) -> bool {
@@ -259,20 +277,41 @@ impl Mount {
             return Err(cx.stall());
         }
         let root = self.root.as_fd();
-        let mut names = settled(names_in(root, MOST_NAMES))?;
+        let mut names = settled(typed_names_in(root, MOST_NAMES))?;
         // What is kept there is what it was, and not a setting of ours.
-        names.retain(|name| !is_reserved(name.as_bytes()));
-        names.iter().for_each(|name| self.meet_settled(name, root, name));
-        let telling = |name: &&String| name.starts_with('.') || sensitivity(name).is_any();
-        for above in names.iter().filter(telling).take(MOST_DIRECTORIES) {
+        names.retain(|(name, _)| !is_reserved(name.as_bytes()));
+        names.iter().for_each(|(name, _)| self.meet_settled(name, root, name));
+        // The ones that bring settings come first, however many others there are.
+        let mut links: Vec<&str> = names.iter().filter(|entry| may_be_link(entry)).map(|(name, _)| &**name).collect();
+        links.sort_by_cached_key(|name| !brings_settings(name));
+        links.iter().take(MOST_LINKS).try_for_each(|link| self.meet_directory_link(link))?;
+        let telling = |(name, _): &&(String, _)| name.starts_with('.') || sensitivity(name).is_any();
+        for (above, _) in names.iter().filter(telling).take(MOST_DIRECTORIES) {
             cx.check()?;
-            let opened = self.resolver.open_child(root, above.as_bytes());
+            let through_link = |_| self.resolver.open(root, above.as_bytes(), FOLLOWED_DIRECTORY);
+            let opened = self.resolver.open_child(root, above.as_bytes()).or_else(through_link);
             let Some(directory) = settled(opened.map(Some))? else { continue };
-            for name in settled(names_in(directory.as_fd(), MOST_BELOW))? {
-                self.meet_settled(&format!("{above}/{name}"), directory.as_fd(), &name);
+            for entry in settled(typed_names_in(directory.as_fd(), MOST_BELOW))? {
+                let path = format!("{above}/{}", entry.0);
+                self.meet_settled(&path, directory.as_fd(), &entry.0);
+                if may_be_link(&entry) && brings_settings(&path) {
+                    self.meet_directory_link(&path)?;
+                }
             }
         }
         self.known.looked_around.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Remembers where a link leads, if that is a directory inside.
+    fn meet_directory_link(&self, link: &str) -> Result<(), ToolError> {
+        let opened = self.resolver.open(self.root.as_fd(), link.as_bytes(), FOLLOWED_DIRECTORY);
+        if let Some(directory) = settled(opened.map(Some))?
+            && let Some(target) = settled(self.real_name(directory.as_fd()))?
+            && target != link
+        {
+            self.known.linked.add(link, &read_back(&target));
+        }
         Ok(())
     }
 
@@ -302,6 +341,11 @@ impl Mount {
             _ => {}
         }
     }
+}
+
+/// Not every file system lists types. There, only names that begin with a dot are looked at.
+fn may_be_link((name, kind): &(String, FileType)) -> bool {
+    *kind == FileType::Symlink || (*kind == FileType::Unknown && name.starts_with('.'))
 }
 
 /// What was found, or nothing where it cannot be looked at. What is short only now is no reason to think that nothing is there.

@@ -22,6 +22,7 @@ mod ignore_rules;
 mod journal;
 mod known;
 mod layer;
+mod linked_directories;
 mod links;
 mod locks;
 mod missing;

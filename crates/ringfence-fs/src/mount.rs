@@ -151,7 +151,9 @@ impl Spot {
     }
 
     pub(crate) fn place(&self, resolved: Option<String>) -> Place {
+        let real = resolved.as_deref().map_or_else(|| self.path.as_bytes().to_vec(), read_back);
         Place {
+            sensitivity: self.mount.known.linked().sensitivity(&real),
             mount: Arc::clone(&self.mount.alias),
             given: self.path.shown(),
             resolved,

@@ -3,12 +3,13 @@
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
 //! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie
 //! where `core.hooksPath` of a repository says, or where a link `.git/hooks` leads. And a shell runs what is in the `bin` of a
-//! virtual environment or of `node_modules` under the names of ordinary commands.
+//! virtual environment or of `node_modules` under the names of ordinary commands. Settings lie where a link of their name leads
+//! (`linked_directories.rs`).
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
@@ -27,44 +28,49 @@ pub(crate) fn is_repository_piece(name: &[u8]) -> bool {
     PIECES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
 }
 
+/// The paths among these that can complete a repository, as the worst file system compares them.
+fn folded_pieces<'a>(paths: impl Iterator<Item = &'a [u8]>) -> HashSet<Vec<u8>> {
+    paths.filter(|path| is_repository_piece(split(path).1)).map(<[u8]>::to_ascii_lowercase).collect()
+}
+
 /// The workspace as it is going to be, asked about such directories.
 pub(crate) struct Repositories<'a> {
     mount: &'a Mount,
     after: TreeAfter<'a>,
     /// Whether a directory is one or lies in one.
     known: HashMap<Vec<u8>, bool>,
-    /// Where the hooks of a worktree are, if they are not in its `.git`.
-    hooks: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Where the hooks of worktrees are that do not have them in their `.git`.
+    hooks: HashSet<Vec<u8>>,
 }
 
 /// What a change makes of the tree.
 enum TreeAfter<'a> {
-    /// What is there after it, and what is not, by path.
-    Items(HashMap<&'a [u8], bool>),
+    /// The pieces of repositories that are there after it, by folded path: not every file system tells `head` from `HEAD`.
+    Items(HashSet<Vec<u8>>),
     /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
     /// directory for commands is taken for one, whether it exists or not.
-    Files(HashMap<&'a [u8], bool>),
+    Files(HashSet<Vec<u8>>),
     /// What the journal is going to have about it, as far as a repository can come from that: very many files are changed at
     /// once, and each directory is asked about all of them.
     Effects(Vec<&'a Effect>),
 }
 
 impl<'a> Repositories<'a> {
-    pub(crate) fn new(mount: &'a Mount, items: impl Iterator<Item = (&'a [u8], bool)>) -> Self {
-        Self { mount, after: TreeAfter::Items(items.collect()), known: HashMap::new(), hooks: HashMap::new() }
+    pub(crate) fn new(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
+        Self { mount, after: TreeAfter::Items(folded_pieces(paths)), known: HashMap::new(), hooks: HashSet::new() }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
     pub(crate) fn with(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
         let above = |path: &'a [u8]| {
             let next = |path: &&'a [u8]| Some(split(path).0).filter(|above| !above.is_empty());
-            std::iter::successors(Some(path), next).map(|path| (path, true))
+            std::iter::successors(Some(path), next)
         };
         Self {
             mount,
-            after: TreeAfter::Files(paths.flat_map(above).collect()),
+            after: TreeAfter::Files(folded_pieces(paths.flat_map(above))),
             known: HashMap::new(),
-            hooks: HashMap::new(),
+            hooks: HashSet::new(),
         }
     }
 
@@ -84,7 +90,7 @@ impl<'a> Repositories<'a> {
             mount,
             after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()),
             known: HashMap::new(),
-            hooks: HashMap::new(),
+            hooks: HashSet::new(),
         }
     }
 
@@ -109,7 +115,11 @@ impl<'a> Repositories<'a> {
                 inside || self.is_repository(directory) || self.has_commands(directory) || self.has_hooks(directory);
             self.known.insert(directory.to_vec(), inside);
         }
-        inside || (is_environment_config(name) && self.on_disk(above, name))
+        let linked = self.mount.known.linked();
+        inside
+            || (is_environment_config(name) && self.on_disk(above, name))
+            || linked.sensitivity(path).protected
+            || (linked.are_in(path) && self.on_disk(above, name))
     }
 
     /// As git sees it: the rest may be anything, a link too.
@@ -133,14 +143,12 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// Whether the repository of a worktree that the directory lies in runs its hooks from there.
+    /// Whether the repository of a worktree that the directory lies in runs its hooks from there. The directories above were
+    /// asked about before: a deep tree would take long if each directory asked about all of them.
     fn has_hooks(&mut self, directory: &[u8]) -> bool {
-        let mount = self.mount;
-        let mut above = std::iter::successors(Some(directory), |path| (!path.is_empty()).then(|| split(path).0));
-        above.any(|worktree| {
-            let hooks = self.hooks.entry(worktree.to_vec()).or_insert_with(|| hooks_outside(mount, worktree));
-            hooks.as_deref() == Some(directory)
-        })
+        let is_inside = |hooks: &Vec<u8>| directory.is_empty() || below(hooks, directory).is_some();
+        self.hooks.extend(hooks_outside(self.mount, directory).filter(is_inside));
+        self.hooks.contains(directory)
     }
 
     /// Whether it will be there.
@@ -148,8 +156,7 @@ impl<'a> Repositories<'a> {
         let path = if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
         match &self.after {
             TreeAfter::Items(items) | TreeAfter::Files(items) => {
-                let there = items.get(path.as_slice()).copied();
-                there.unwrap_or_else(|| self.on_disk(directory, name))
+                items.contains(&path.to_ascii_lowercase()) || self.on_disk(directory, name)
             }
             TreeAfter::Effects(effects) => self.is_left_by(effects, path),
         }

@@ -23,7 +23,7 @@ use crate::fault::fault;
 use crate::ignore_rules::IgnoreRules;
 use crate::known::{At, Identity, Known};
 use crate::mount::Mount;
-use crate::name::show;
+use crate::name::{read_back, show};
 use crate::walk::{Step, Walk};
 
 /// A line longer than this is shown around its match only.
@@ -233,7 +233,8 @@ fn feed(
         let mut named = Sensitivity::default();
         if !is_directory {
             let real = format!("{}/{}", at.place.resolved.as_deref().unwrap_or(&at.place.given), show(&path));
-            named = sensitivity(&real);
+            let below_root = real.strip_prefix("./").unwrap_or(&real);
+            named = sensitivity(&real).or(mount.known.linked().sensitivity(&read_back(below_root)));
             if named.is_any() {
                 // Also what is left out: another name of it may not be.
                 mount.meet(&real, walk.directory()?, &entry.name);

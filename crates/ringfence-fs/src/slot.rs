@@ -121,6 +121,7 @@ impl Slot {
             slot.sensitivity = slot.mount.weigh(slot.place().sensitive(), at, found);
         }
         let path = slot.path();
+        slot.sensitivity = slot.sensitivity.or(slot.mount.known.linked().sensitivity(&path));
         slot.sensitivity.protected |= Repositories::with(&slot.mount, std::iter::once(path.as_slice())).have(&path);
         if spot.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != Kind::Directory)

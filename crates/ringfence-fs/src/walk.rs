@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{Context, ErrorKind, ToolError};
-use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::again::{fstat, openat};
@@ -282,6 +282,11 @@ pub(crate) fn read_directory(
 
 /// The names in a directory, those that are text; none if there are more than `most`.
 pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<String>, Errno> {
+    Ok(typed_names_in(directory, most)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The same, each with its type, where the file system lists it.
+pub(crate) fn typed_names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<(String, FileType)>, Errno> {
     let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
@@ -292,7 +297,7 @@ pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<Str
             entry => entry?,
         };
         if let Ok(name) = entry.file_name().to_str() {
-            names.push(name.to_owned());
+            names.push((name.to_owned(), entry.file_type()));
         }
         if names.len() > most {
             return Ok(Vec::new());

@@ -148,7 +148,8 @@ pub(super) fn shown(mount: &Mount, path: &[u8]) -> String {
 /// A path below the root, as the policy has to know it.
 pub(super) fn place(mount: &Mount, path: &[u8]) -> Place {
     let given = show(path);
-    Place { mount: Arc::clone(&mount.alias), shown: shown(mount, path), given, ..Place::default() }
+    let sensitivity = mount.known.linked().sensitivity(path);
+    Place { mount: Arc::clone(&mount.alias), shown: shown(mount, path), given, sensitivity, ..Place::default() }
 }
 
 struct Comparer<'a> {

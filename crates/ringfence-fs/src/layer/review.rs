@@ -123,7 +123,7 @@ impl Left {
     pub(super) fn find_touches(&mut self, cx: &Context<'_>) -> Result<(), ToolError> {
         let mut touches = Vec::new();
         // What goes may be kept all the same, so a repository may need it no longer, and still have it.
-        let there = self.items.iter().filter(|item| item.now.is_some()).map(|item| (item.path.as_slice(), true));
+        let there = self.items.iter().filter(|item| item.now.is_some()).map(|item| item.path.as_slice());
         let mut repositories = Repositories::new(&self.mount, there);
         let bytes = self.items.iter().map(Item::displaced_bytes).fold(0u64, u64::saturating_add);
         let is_lost = bytes > 0 && self.mount.journal.is_some() && !self.mount.can_be_kept(bytes, &[], cx)?;

@@ -181,7 +181,7 @@ impl Tool for ShowChange {
                         mount: Arc::clone(&mount.alias),
                         given: path.to_owned(),
                         shown: mount.shown(path),
-                        sensitivity: known,
+                        sensitivity: known.or(mount.known.linked().sensitivity(&read_back(path))),
                         ..Place::default()
                     },
                 };

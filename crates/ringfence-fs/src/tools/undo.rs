@@ -455,7 +455,10 @@ fn check_kept(mount: &Mount, reversal: &Reversal, force: Force, cx: &Context<'_>
 /// To be shown what is there, and what would be there, is to read it.
 fn looks(mount: &Mount, reversal: &Reversal) -> Vec<Touch> {
     let known = mount.known_of(reversal.effects());
-    let read = |path: &String| Touch { verb: Verb::Read, place: Place { sensitivity: known, ..place(mount, path) } };
+    let read = |path: &String| {
+        let place = place(mount, path);
+        Touch { verb: Verb::Read, place: Place { sensitivity: known.or(place.sensitivity), ..place } }
+    };
     reversal.paths().iter().map(read).collect()
 }
 
@@ -467,7 +470,8 @@ fn changes_of(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Ve
     for Doing { verb, path, tree } in reversal.doings() {
         let completes = repositories.have(&read_back(&path));
         let known = known.or(Sensitivity { secret: false, protected: completes });
-        let place = Place { sensitivity: known, ..place(mount, &path) };
+        let place = place(mount, &path);
+        let place = Place { sensitivity: known.or(place.sensitivity), ..place };
         let directory = tree.and_then(|tree| {
             let (parent, name) = tree.open_parent(mount)?;
             mount.resolver.open_child(std::os::fd::AsFd::as_fd(&parent), &name).ok()
@@ -488,5 +492,11 @@ fn changes_of(mount: &Mount, reversal: &Reversal, cx: &Context<'_>) -> Result<Ve
 }
 
 fn place(mount: &Mount, path: &str) -> Place {
-    Place { mount: Arc::clone(&mount.alias), given: path.to_owned(), shown: mount.shown(path), ..Place::default() }
+    Place {
+        mount: Arc::clone(&mount.alias),
+        given: path.to_owned(),
+        shown: mount.shown(path),
+        sensitivity: mount.known.linked().sensitivity(&read_back(path)),
+        ..Place::default()
+    }
 }

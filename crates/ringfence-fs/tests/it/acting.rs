@@ -128,6 +128,21 @@ fn what_a_program_left_does_not_come_into_a_repository_that_was_none() {
     assert!(!layered.world.root.join("x/config").exists() && layered.world.read("x/.env") == "KEY=1");
 }
 
+#[test]
+fn pieces_and_settings_that_a_program_left_are_asked_about_by_folded_names_and_behind_links() {
+    for path in ["x/head", "cfg/tasks.json", "cfg/deep/new"] {
+        let person = Person::saying_yes();
+        let world = World::in_memory(Setup { person: Some(person.clone()), ..crate::layer::setup() });
+        ["x/objects/a", "x/refs/a", "cfg/tasks.json"].iter().for_each(|path| world.write(path, "old"));
+        std::os::unix::fs::symlink("cfg", world.root.join(".vscode")).unwrap();
+        let layered = Layered::above(world);
+        layered.write(path, "new");
+        let answer = layered.commit();
+        assert_eq!(answer.error, None, "{path}: {}", answer.text);
+        assert!(person.last().reason.contains("other programs act on"), "{path}: {}", person.last().reason);
+    }
+}
+
 /// Two at once, each with a piece of its own that completes nothing by itself.
 #[test]
 fn two_sessions_at_once_do_not_complete_a_repository() {

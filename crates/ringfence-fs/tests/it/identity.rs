@@ -93,6 +93,74 @@ fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
 }
 
 #[test]
+fn what_a_link_of_a_protected_directory_leads_to_is_protected_from_every_tool() {
+    for (link, to, directory) in [
+        (".vscode", "cfg", "cfg"),
+        (".claude", "settings/claude", "settings/claude"),
+        (".claude", "settings/claude", "settings/claude/deep"),
+        (".github", "meta", "meta/workflows"),
+        (".claude/commands", "../prompts", "prompts"),
+    ] {
+        for backend in [Backend::Best, Backend::CapStd] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write(&format!("{directory}/old"), "x\n");
+            world.write("src/x", "x\n");
+            if link.contains('/') {
+                world.write(".claude/x", "x\n");
+            }
+            symlink(to, world.root.join(link)).unwrap();
+            let (old, new) = (format!("{directory}/old"), format!("{directory}/new"));
+            let first = directory.split('/').next().unwrap();
+            for (tool, arguments) in [
+                ("write_file", json!({"path": new, "content": "x"})),
+                ("write_file", json!({"path": format!("{directory}/a/b"), "content": "x", "createDirs": true})),
+                ("append_file", json!({"path": old, "content": "x"})),
+                ("edit_file", json!({"path": old, "oldText": "x", "newText": "y"})),
+                ("copy_file", json!({"from": "src/x", "to": new})),
+                ("move_file", json!({"from": "src/x", "to": new})),
+                ("move_file", json!({"from": "src", "to": new})),
+                ("move_file", json!({"from": first, "to": "elsewhere"})),
+                ("create_directory", json!({"path": new})),
+                ("delete_file", json!({"path": old})),
+                ("apply_patch", json!({"patch": format!("--- a/{old}\n+++ b/{old}\n@@ -1 +1 @@\n-x\n+y\n")})),
+            ] {
+                assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{link}: {tool} {arguments}");
+            }
+            check_plain(&world, &old);
+            world.value("write_file", &json!({"path": "src/y", "content": "x"}));
+            world.value("write_file", &json!({"path": "cfg2/y", "content": "x", "createDirs": true}));
+        }
+    }
+}
+
+#[test]
+fn what_a_link_of_a_secret_directory_leads_to_is_secret() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for (link, path) in [(".ssh", "keys/deep/main"), (".aws", "keys/credentials")] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write(path, ENV);
+            world.write("plain", "KEY\n");
+            symlink("keys", world.root.join(link)).unwrap();
+            check_secret(&world, path);
+            check_plain(&world, "plain");
+        }
+    }
+}
+
+#[test]
+fn a_link_of_an_ordinary_directory_protects_nothing_and_one_that_leads_out_is_passed_over() {
+    let world = World::with(setup(&Person::saying_no()));
+    world.write("docs/guide.md", "x\n");
+    world.write("meta/notes.md", "x\n");
+    symlink("docs", world.root.join("manual")).unwrap();
+    symlink("meta", world.root.join(".github")).unwrap();
+    symlink(&world.outside, world.root.join(".vscode")).unwrap();
+    for path in ["docs/guide.md", "meta/notes.md", "new"] {
+        world.value("write_file", &json!({"path": path, "content": "y"}));
+    }
+}
+
+#[test]
 fn hooks_that_a_repository_has_elsewhere_are_protected_from_every_tool() {
     let world = World::with(setup(&Person::saying_no()));
     world.write(".git/config", "[core]\n\thooksPath = scripts\n");
@@ -339,6 +407,10 @@ fn a_repository_is_not_made_piece_by_piece() {
         (["x/HEAD", "x/refs/a"], "apply_patch", json!({"patch": new("x/objects/a")})),
         (["x/a", "b"], "apply_patch", json!({"patch": whole})),
         (["HEAD", "objects/a"], "create_directory", json!({"path": "refs"})),
+        // Not every file system tells these from the names that git looks for.
+        (["x/objects/a", "x/refs/a"], "write_file", json!({"path": "x/head", "content": "x"})),
+        (["x/HEAD", "x/objects/a"], "create_directory", json!({"path": "x/Refs"})),
+        (["x/HEAD", "x/refs/a"], "apply_patch", json!({"patch": new("x/OBJECTS/a")})),
     ] {
         let world = World::with(setup(&person));
         there.iter().for_each(|path| world.write(path, "x"));

@@ -247,6 +247,17 @@ fn hooks_are_protected_wherever_the_repository_has_them() {
 }
 
 #[test]
+fn settings_are_protected_where_a_link_of_their_directory_leads() {
+    for code in ["echo x > cfg/tasks.json", "echo x > cfg/tasks.json; git add cfg; git commit -qm tasks"] {
+        let site = repository();
+        site.write("cfg/old", "");
+        std::os::unix::fs::symlink("cfg", site.workspace.join(".vscode")).unwrap();
+        check_refused_in(&site, code, "cfg/tasks.json");
+        assert_eq!(edits(&site, "echo x > src/new.rs")["value"]["committed"], "all", "{code}");
+    }
+}
+
+#[test]
 fn an_object_that_is_not_what_its_name_says_makes_nothing_data() {
     let lie = "import os, subprocess, zlib\n\
         run = lambda *a, **k: subprocess.run(a, check=True, capture_output=True, **k).stdout.strip().decode()\n\
