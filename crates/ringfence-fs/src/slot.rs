@@ -29,6 +29,9 @@ use crate::walk::names_in;
 /// The mount that has the state of a run.
 pub const STATE_ALIAS: &str = "state";
 
+/// How often the directory of a path is looked up while other programs create and remove it.
+const PARENT_LOOKUPS: usize = 16;
+
 /// One name, and the directory that has it or is to have it.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -300,6 +303,8 @@ impl Slot {
                 Ok(()) => true,
                 // Somebody else was faster, or a file stands there; opening it tells which.
                 Err(Errno::EXIST) => false,
+                // The directory that was opened a moment ago is removed.
+                Err(Errno::NOENT) => return Err(parents_changed(&self.shown)),
                 Err(errno) => return Err(fail(errno)),
             };
             let opened = self.mount.resolver.open_child(made.parent.as_fd(), name).and_then(|child| match ours {
@@ -327,6 +332,7 @@ impl Slot {
 
     fn not_a_directory(&self, errno: Errno) -> ToolError {
         match errno {
+            Errno::NOENT => parents_changed(&self.shown),
             Errno::LOOP => fault(Errno::NOTDIR, &self.shown),
             other => fault(other, &self.shown),
         }
@@ -398,20 +404,25 @@ struct Deepest {
 /// Opens the directory of a path, or as much of it as exists.
 fn deepest(spot: &Spot, parent: GuestPath, parents: Parents) -> Result<Deepest, ToolError> {
     let flags = PLACE | OFlags::DIRECTORY;
-    let mut here = parent;
+    let mut here = parent.clone();
     let mut missing: Vec<Vec<u8>> = Vec::new();
+    let mut lookups_left = PARENT_LOOKUPS;
     loop {
         match spot.mount.lookup(&here, flags, Pace::Patient) {
             Ok(opened) => {
                 let real = opened.resolved.map_or_else(|| here.as_bytes().to_vec(), |name| read_back(&name));
                 let real = if real == b"." { Vec::new() } else { real };
                 if let Some(first) = missing.last()
-                    && look(opened.fd.as_fd(), first).map_err(|errno| fault(errno, &spot.shown))?.is_some()
+                    && let Some(found) = look(opened.fd.as_fd(), first).map_err(|errno| fault(errno, &spot.shown))?
                 {
-                    // The name is there and still could not be entered: a link to nowhere.
-                    return Err(
-                        missing::explain(spot, Errno::NOENT).hint("it goes through a link whose target does not exist")
-                    );
+                    // Either a link to nowhere, or another writer created the directory after its lookup.
+                    lookups_left -= 1;
+                    if lookups_left == 0 {
+                        return Err(entry_that_cannot_be_entered(spot, found.kind));
+                    }
+                    here = parent.clone();
+                    missing.clear();
+                    continue;
                 }
                 missing.reverse();
                 return Ok(Deepest { fd: opened.fd, real, missing });
@@ -428,6 +439,19 @@ fn deepest(spot: &Spot, parent: GuestPath, parents: Parents) -> Result<Deepest, 
             Err(errno) => return Err(missing::explain(spot, errno)),
         }
     }
+}
+
+/// The name exists and could not be entered, however often it was looked up.
+fn entry_that_cannot_be_entered(spot: &Spot, kind: Kind) -> ToolError {
+    match kind {
+        Kind::Link => missing::explain(spot, Errno::NOENT).hint("it goes through a link whose target does not exist"),
+        _ => parents_changed(&spot.shown),
+    }
+}
+
+fn parents_changed(shown: &str) -> ToolError {
+    let message = format!("the directories of `{shown}` were changed by another program at the same time");
+    ToolError::new(ErrorKind::Conflict, message).hint("try again")
 }
 
 /// A path that ends in no name: the root, or something by way of `..`.

@@ -23,12 +23,21 @@ fn beside(disturb: impl Fn() + Sync, check: impl Fn()) {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
+        // A check that panics ends the other thread too.
+        let _stop = StopOnDrop(&over);
         let started = Instant::now();
         while started.elapsed() < SOME_TIME || rounds.load(Ordering::Relaxed) < 10 {
             check();
         }
-        over.store(true, Ordering::Relaxed);
     });
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -127,6 +136,21 @@ fn directories_that_many_make_at_once_are_made_for_all() {
         }
     });
     assert_eq!(std::fs::read_dir(world.root.join("a/b/c")).unwrap().count(), 8);
+}
+
+#[test]
+fn parents_that_another_program_creates_at_the_same_time_are_used() {
+    let world = World::new();
+    let round = AtomicUsize::new(0);
+    let disturb = || {
+        let directory = format!("new-{}/deep", round.load(Ordering::Relaxed));
+        std::fs::create_dir_all(world.root.join(directory)).unwrap();
+    };
+    beside(disturb, || {
+        let path = format!("new-{}/deep/file", round.load(Ordering::Relaxed));
+        world.value("write_file", &json!({"path": path, "content": "x", "createDirs": true}));
+        round.fetch_add(1, Ordering::Relaxed);
+    });
 }
 
 #[test]
