@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::owner::Owner;
-use crate::store::{Fault, STORE_FILE, connect, json, nanos, parsed};
+use crate::store::{Fault, connect, json, nanos, parsed, store_exists};
 use crate::wire::Wired;
 
 /// How long a session is kept that nobody goes on with.
@@ -137,7 +137,7 @@ impl Sessions {
                 Entry::Outcome(_) => None,
             });
             let bits = connection
-                .query_row("SELECT bits FROM sessions WHERE id = ?1", [&head.id], |row| row.get::<_, String>(0))?;
+                .query_row("SELECT taint FROM sessions WHERE id = ?1", [&head.id], |row| row.get::<_, String>(0))?;
             Ok((said.collect(), bits.split(' ').filter_map(Bit::named).collect()))
         })?;
         Ok(Resumed { head, messages, bits })
@@ -170,7 +170,7 @@ impl Sessions {
         {
             return Ok(false);
         }
-        let query = "INSERT INTO sessions (id, directory, model, agent, dialect, title, started, updated, owner, bits)
+        let query = "INSERT INTO sessions (id, directory, model, agent, dialect, title, started, updated, owner, taint)
                      VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6, ?7, '')
                      ON CONFLICT (id) DO UPDATE SET model = ?3, owner = ?7";
         let Head { id, directory, model, agent, dialect, started, .. } = head;
@@ -181,7 +181,7 @@ impl Sessions {
 
     /// Reads, where there is something to read.
     fn read<T>(&self, empty: T, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, SessionError> {
-        if !self.state.join(STORE_FILE).try_exists().map_err(StoreLost)? {
+        if !store_exists(&self.state).map_err(StoreLost)? {
             return Ok(empty);
         }
         let connection = connect(&self.state).map_err(Fault::lost)?;
@@ -216,7 +216,7 @@ impl Saved {
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let query = "INSERT INTO entries (session, kind, body, at) VALUES (?1, ?2, ?3, ?4)";
         change.execute(query, params![id, kind, body, now])?;
-        let query = "UPDATE sessions SET updated = ?2, bits = ?3, title = CASE title WHEN '' THEN ?4 ELSE title END
+        let query = "UPDATE sessions SET updated = ?2, taint = ?3, title = CASE title WHEN '' THEN ?4 ELSE title END
                      WHERE id = ?1";
         change.execute(query, params![id, now, bits, title.unwrap_or_default()])?;
         Ok(change.commit()?)

@@ -8,7 +8,7 @@
 //!
 //! Not here: who may answer (the kernel's `desk.rs`).
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,14 @@ use serde::de::DeserializeOwned;
 use crate::owner::Owner;
 
 /// The file, below the state directory.
-pub const STORE_FILE: &str = "approvals.db";
+pub const STORE_FILE: &str = "state.db";
+
+/// Its name up to 0.1.0. The first open of a later version moves it, and leaves a database there that earlier versions
+/// refuse as too new, so that none of them starts over with an empty store.
+const FORMER_STORE_FILE: &str = "approvals.db";
+
+/// A schema version that no release has.
+const TOMBSTONE_VERSION: u32 = 1_000_000;
 
 /// How long other processes may hold the file.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -104,6 +111,12 @@ const MIGRATIONS: &[&str] = &[
         UNIQUE (scope, key)
     );
 ",
+    "
+    ALTER TABLE noes RENAME TO denials;
+    ALTER TABLE sittings RENAME TO api_sessions;
+    ALTER TABLE used RENAME TO used_resume_tokens;
+    ALTER TABLE sessions RENAME COLUMN bits TO taint;
+",
 ];
 
 /// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
@@ -144,7 +157,7 @@ pub(crate) enum Shelf {
 impl Shelf {
     const fn table(self) -> &'static str {
         match self {
-            Self::Sessions => "sittings",
+            Self::Sessions => "api_sessions",
             Self::Runs => "runs",
         }
     }
@@ -171,6 +184,10 @@ impl SqliteStore {
     /// The store of a state directory. Nothing is opened yet.
     pub fn new(state: &Path) -> Self {
         Self { file: state.join(STORE_FILE), connection: Mutex::new(None), owner: OnceLock::new() }
+    }
+
+    fn exists(&self) -> io::Result<bool> {
+        self.file.parent().map_or(Ok(false), store_exists)
     }
 
     /// Whether a person trusts the file with this hash to say what may be done in a directory.
@@ -321,7 +338,7 @@ impl SqliteStore {
     /// Reads, where there is something to read: what was never written is empty.
     fn read<T>(&self, empty: T, work: impl FnOnce(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreLost> {
         let unopened = self.lock().is_none();
-        if unopened && !self.file.try_exists().map_err(StoreLost)? {
+        if unopened && !self.exists().map_err(StoreLost)? {
             return Ok(empty);
         }
         self.write(work)
@@ -458,8 +475,8 @@ impl Store for SqliteStore {
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let long_ago = now.checked_sub(NOES_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
-            change.execute("DELETE FROM noes WHERE last <= ?1", [nanos(long_ago)])?;
-            let query = "INSERT INTO noes (session, principal, count, last) VALUES (?1, ?2, 1, ?3)
+            change.execute("DELETE FROM denials WHERE last <= ?1", [nanos(long_ago)])?;
+            let query = "INSERT INTO denials (session, principal, count, last) VALUES (?1, ?2, 1, ?3)
                          ON CONFLICT (session) DO UPDATE SET count = count + 1, last = ?3";
             change.execute(query, params![session, principal, nanos(now)])?;
             Ok(change.commit()?)
@@ -468,7 +485,7 @@ impl Store for SqliteStore {
 
     fn noes(&self) -> Result<Vec<Noes>, StoreLost> {
         self.read(Vec::new(), |connection| {
-            let mut statement = connection.prepare("SELECT session, principal, count FROM noes ORDER BY number")?;
+            let mut statement = connection.prepare("SELECT session, principal, count FROM denials ORDER BY number")?;
             let noes = statement.query_map([], |row| {
                 let count = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
                 Ok(Noes { session: row.get(0)?, principal: row.get(1)?, count })
@@ -478,15 +495,16 @@ impl Store for SqliteStore {
     }
 
     fn forget_noes(&self, session: &str) -> Result<bool, StoreLost> {
-        self.read(false, |connection| Ok(connection.execute("DELETE FROM noes WHERE session = ?1", [session])? > 0))
+        self.read(false, |connection| Ok(connection.execute("DELETE FROM denials WHERE session = ?1", [session])? > 0))
     }
 
     fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            change.execute("DELETE FROM used WHERE expires <= ?1", [nanos(now)])?;
+            change.execute("DELETE FROM used_resume_tokens WHERE expires <= ?1", [nanos(now)])?;
             let values = params![nonce, nanos(expires)];
-            let first = change.execute("INSERT OR IGNORE INTO used (nonce, expires) VALUES (?1, ?2)", values)? == 1;
+            let query = "INSERT OR IGNORE INTO used_resume_tokens (nonce, expires) VALUES (?1, ?2)";
+            let first = change.execute(query, values)? == 1;
             change.commit()?;
             Ok(first)
         })
@@ -519,24 +537,20 @@ fn open(file: &Path) -> Result<Connection, Fault> {
     if let Some(state) = file.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     }
-    let ours = |options: &mut OpenOptions, path: &Path| {
-        options.write(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(path)
-    };
-    // One at a time: SQLite does not wait for whoever else changes the mode of the journal.
-    let lock = ours(OpenOptions::new().create(true), &file.with_extension("lock"))?;
-    lock.lock()?;
+    // One at a time: SQLite does not wait for another process that changes the mode of the journal.
+    let _opening = open_lock(file)?;
+    adopt_former_store(file)?;
     // Made by us and not by SQLite, so that nobody else may read it from the first moment on. One that is there is not
     // opened besides SQLite: closing it would end the locks that this process has on it.
-    match ours(OpenOptions::new().create_new(true), file) {
+    match open_private(OpenOptions::new().create_new(true), file) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
         _ if !std::fs::symlink_metadata(file)?.is_file() => {
-            return Err(io::Error::other(format!("`{STORE_FILE}` in the state directory is no file")).into());
+            let message = format!("`{STORE_FILE}` in the state directory is not a regular file");
+            return Err(io::Error::other(message).into());
         }
         _ => {}
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    let mut connection = open_existing(file)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // Arguments have contents of files in them, which are nobody's business once they are answered.
@@ -545,16 +559,69 @@ fn open(file: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
+/// Whether a state directory has a store, by its name or the former one.
+pub(crate) fn store_exists(state: &Path) -> io::Result<bool> {
+    Ok(state.join(STORE_FILE).try_exists()? || state.join(FORMER_STORE_FILE).try_exists()?)
+}
+
+fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.write(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(path)
+}
+
+/// Held while a database is opened and brought to this version.
+fn open_lock(database: &Path) -> io::Result<File> {
+    let lock = open_private(OpenOptions::new().create(true), &database.with_extension("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+fn open_existing(file: &Path) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    Ok(connection)
+}
+
+/// Moves the store of an earlier version to its present name, and leaves a tombstone for earlier versions.
+fn adopt_former_store(file: &Path) -> Result<(), Fault> {
+    let former = file.with_file_name(FORMER_STORE_FILE);
+    let is_adopted = file.try_exists()?;
+    if is_adopted && former.try_exists()? {
+        return Ok(());
+    }
+    // Earlier versions open theirs under this lock.
+    let _opening = open_lock(&former)?;
+    if !is_adopted && former.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        let connection = open_existing(&former)?;
+        if schema_version(&connection)? == TOMBSTONE_VERSION {
+            return Ok(());
+        }
+        // This folds the write-ahead log into the file, and fails while another process has it open.
+        connection.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))?;
+        drop(connection);
+        std::fs::rename(&former, file)?;
+    }
+    if former.try_exists()? {
+        return Ok(());
+    }
+    let unfinished = former.with_extension("new");
+    open_private(OpenOptions::new().create(true).truncate(true), &unfinished)?;
+    open_existing(&unfinished)?.pragma_update(None, "user_version", TOMBSTONE_VERSION)?;
+    Ok(std::fs::rename(&unfinished, &former)?)
+}
+
+fn schema_version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
 fn migrate(connection: &mut Connection) -> Result<(), Fault> {
-    let version =
-        |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0));
     let newest = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
-    if version(connection)? == newest {
+    if schema_version(connection)? == newest {
         return Ok(());
     }
     // Of several processes at once, one does it and the others find it done.
     let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = version(&change)?;
+    let found = schema_version(&change)?;
     let Some(missing) = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..)) else {
         return Err(Fault::Newer { found, newest });
     };
@@ -573,11 +640,14 @@ pub(crate) enum Fault {
     )]
     Newer { found: u32, newest: u32 },
     #[error(
-        "`{STORE_FILE}` in the state directory is damaged; move it away to go on, and what was allowed for good is \
-         asked about again"
+        "the store in the state directory, `{STORE_FILE}` or `{FORMER_STORE_FILE}` of an earlier version, is damaged; move it \
+         away to go on: persistent grants are lost and asked about again"
     )]
     Damaged(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("other processes hold `{STORE_FILE}` in the state directory for too long")]
+    #[error(
+        "another process holds the store in the state directory, `{STORE_FILE}` or `{FORMER_STORE_FILE}` of an earlier version; \
+         stop ringfence processes of an earlier version and try again"
+    )]
     Busy,
     #[error(transparent)]
     Other(rusqlite::Error),

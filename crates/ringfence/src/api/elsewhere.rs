@@ -181,7 +181,7 @@ pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Tran
         }
         let found = api.of_clients()?.into_iter().find(|session| session.id == id);
         let session = found.ok_or_else(|| {
-            Problem::missing("no other front has a session of that id; `GET /v1/elsewhere` lists those that there are")
+            Problem::missing("no other front has a session of that id; `GET /v1/history` lists those that there are")
         })?;
         Ok(Transcript { session, entries: Vec::new(), left_out: 0 })
     })

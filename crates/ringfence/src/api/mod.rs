@@ -238,8 +238,8 @@ fn routes() -> Routes {
             "application/octet-stream",
             person::raw,
         )
-        .json(get("/v1/elsewhere", Need::Person, "The sessions of other fronts"), elsewhere::list)
-        .json(get("/v1/elsewhere/{session}", Need::Person, "What was said in one of them"), elsewhere::show)
+        .json(get("/v1/history", Need::Person, "The sessions of other fronts"), elsewhere::list)
+        .json(get("/v1/history/{session}", Need::Person, "What was said in one of them"), elsewhere::show)
         .json(post("/v1/runs", call, "Let the agent work on a prompt").created(), runs::begin)
         .json(get("/v1/runs", token, "The runs that you may see"), runs::list)
         .json(get("/v1/runs/{run}", token, "One run"), runs::show)

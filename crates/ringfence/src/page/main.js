@@ -11,7 +11,7 @@ import { showLogin } from './views/login.js';
 import * as audit from './views/audit.js';
 import * as call from './views/call.js';
 import * as changes from './views/changes.js';
-import * as elsewhere from './views/elsewhere.js';
+import * as historyView from './views/history.js';
 import * as files from './views/files.js';
 import * as policy from './views/policy.js';
 import * as runs from './views/runs.js';
@@ -46,7 +46,7 @@ function route() {
     const name = VIEWS.some(one => one.name === parts[0]) ? parts[0] : 'waiting';
     leave();
     const chosen = VIEWS.find(one => one.name === name);
-    const one = parts[1] === 'elsewhere' && parts.length > 2 ? elsewhere : session;
+    const one = parts[1] === 'history' && parts.length > 2 ? historyView : session;
     const view = name === 'sessions' && parts.length > 1 ? one : chosen.view;
     const place = el('div', { class: `view view-${name}` });
     fill(main, place);

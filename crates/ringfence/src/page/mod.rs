@@ -57,7 +57,7 @@ const FILES: &[(&str, &[u8])] = files![
     "views/audit.js",
     "views/call.js",
     "views/changes.js",
-    "views/elsewhere.js",
+    "views/history.js",
     "views/files.js",
     "views/login.js",
     "views/policy.js",

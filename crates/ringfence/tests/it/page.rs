@@ -636,7 +636,7 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     browser.click(".nav-sessions");
     browser.until_text("section[aria-label=Elsewhere]", "what is there?");
     assert!(browser.text("section[aria-label=Elsewhere]").contains("MCP client"));
-    browser.run("document.querySelector('a[href*=\"elsewhere/agent-\"]').click()");
+    browser.run("document.querySelector('a[href*=\"history/agent-\"]').click()");
     browser.until_text("main", "It is not there.");
     let log = browser.text("main");
     let order = ["what is there?", "I look.", "read_file", "There is <b>milk</b>.", "and elsewhere?", "read_file"];
@@ -649,6 +649,6 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     let buttons = browser.run("return [...document.querySelectorAll('main .actions button')].map(b => b.innerText)");
     assert_eq!(buttons, json!(["Look again"]));
     browser.click(".nav-sessions");
-    browser.run("document.querySelector('a[href*=\"elsewhere/mcp-\"]')?.click()");
+    browser.run("document.querySelector('a[href*=\"history/mcp-\"]')?.click()");
     browser.until_text(".call.done", "notes.md");
 }

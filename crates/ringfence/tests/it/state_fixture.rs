@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use ringfence::store::STORE_FILE;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
@@ -71,7 +72,7 @@ fn adopt_transcripts(site: &Site) {
     std::fs::write(site.current.join("script.jsonl"), "{\"text\": \"Hello.\"}\n").unwrap();
     let mut greeting = site.command(&["agent", "--script", "script.jsonl", "-p", "hello"]);
     assert!(greeting.env("RINGFENCE_STATE_DIR", &other).output().unwrap().status.success());
-    let hash: String = Connection::open(other.join("approvals.db"))
+    let hash: String = Connection::open(other.join(STORE_FILE))
         .and_then(|store| store.query_row("SELECT directory FROM sessions", [], |row| row.get(0)))
         .unwrap();
     let store = Connection::open(site.state.join("approvals.db")).unwrap();

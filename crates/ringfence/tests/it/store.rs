@@ -1,7 +1,7 @@
 //! The store on disk: what every store promises, and what a file adds to it.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
@@ -73,7 +73,8 @@ fn a_file_of_the_version_before_is_brought_up() {
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
     let back = "DROP TABLE idempotency_keys; ALTER TABLE requests DROP COLUMN draft; ALTER TABLE requests DROP COLUMN draft_id;
-                DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE sittings; DROP TABLE runs; DROP TABLE noes; DROP TABLE trusted;
+                DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE api_sessions; DROP TABLE runs; DROP TABLE denials; DROP TABLE trusted;
+                ALTER TABLE used_resume_tokens RENAME TO used;
                 ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
     connection.execute_batch(back).unwrap();
     let body = serde_json::to_string(&request("old", 0)).unwrap();
@@ -84,6 +85,65 @@ fn a_file_of_the_version_before_is_brought_up() {
     assert_eq!(store.pending(at(1)).unwrap(), [request("old", 0)]);
     store.count_no("s", "p", at(0)).unwrap();
     assert_eq!(store.noes().unwrap()[0].count, 1);
+}
+
+/// The store of version 0.1.0, as `tests/state/v0.1.0` has it.
+fn former_store(state: &Path) -> PathBuf {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state/v0.1.0/state/approvals.db");
+    let former = state.join("approvals.db");
+    std::fs::write(&former, std::fs::read(fixture).unwrap()).unwrap();
+    former
+}
+
+fn schema_version(database: &Path) -> u32 {
+    let connection = rusqlite::Connection::open(database).unwrap();
+    connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_store_of_the_former_name_is_moved_and_earlier_versions_refuse_what_is_left() {
+    let state = state();
+    let former = former_store(state.path());
+    let grants = |store: &SqliteStore| store.grants(at(0)).unwrap().len();
+    assert_eq!(schema_version(&former), 6);
+    let kept: i64 = rusqlite::Connection::open(&former)
+        .unwrap()
+        .query_row("SELECT count(*) FROM grants", [], |row| row.get(0))
+        .unwrap();
+    assert!(kept > 0, "the fixture has no grant");
+    for _ in 0..2 {
+        assert_eq!(grants(&SqliteStore::new(state.path())), usize::try_from(kept).unwrap());
+        assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+        // Version 0.1.0 knows 6, and refuses every later one before it writes.
+        assert_eq!(schema_version(&former), 1_000_000);
+    }
+}
+
+#[test]
+fn a_new_store_leaves_earlier_versions_nothing_to_start_over_with() {
+    let state = state();
+    SqliteStore::new(state.path()).key().unwrap();
+    assert_eq!(schema_version(&state.path().join("approvals.db")), 1_000_000);
+    // A damaged store that was moved away is replaced by an empty one.
+    std::fs::remove_file(state.path().join(STORE_FILE)).unwrap();
+    SqliteStore::new(state.path()).key().unwrap();
+    assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+}
+
+#[test]
+fn a_store_of_the_former_name_stays_while_an_earlier_version_has_it_open() {
+    let state = state();
+    let former = former_store(state.path());
+    let earlier = rusqlite::Connection::open(&former).unwrap();
+    earlier.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+    earlier.execute("INSERT INTO keys (name, key) VALUES ('later', x'00')", []).unwrap();
+    assert!(lost(state.path()).contains("stop ringfence processes of an earlier version"), "{}", lost(state.path()));
+    assert!(!state.path().join(STORE_FILE).exists());
+    drop(earlier);
+    SqliteStore::new(state.path()).key().unwrap();
+    let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
+    let keys: i64 = connection.query_row("SELECT count(*) FROM keys WHERE name = 'later'", [], |row| row.get(0)).unwrap();
+    assert_eq!(keys, 1);
 }
 
 #[test]
@@ -142,8 +202,8 @@ fn nothing_is_left_of_arguments_that_nobody_waits_for() {
 fn a_damaged_file_is_an_error_that_says_what_to_do() {
     let state = state();
     let file = state.path().join(STORE_FILE);
-    let said = "`approvals.db` in the state directory is damaged; move it away to go on, and what was allowed for good \
-                is asked about again";
+    let said = "the store in the state directory, `state.db` or `approvals.db` of an earlier version, is damaged; move it \
+                away to go on: persistent grants are lost and asked about again";
     std::fs::write(&file, "this is no database, and long enough to be looked at ".repeat(100)).unwrap();
     assert_eq!(lost(state.path()), said);
     std::fs::remove_file(&file).unwrap();
@@ -160,7 +220,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`approvals.db` in the state directory was made by a later ringfence: version 77, and this one knows 6";
+    let said = "`state.db` in the state directory was made by a later ringfence: version 77, and this one knows 7";
     assert_eq!(lost(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);

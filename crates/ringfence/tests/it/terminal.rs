@@ -716,9 +716,9 @@ fn walk(directory: &Path) -> Vec<PathBuf> {
 fn a_damaged_store_lets_nothing_be_asked() {
     let site = site();
     std::fs::create_dir_all(&site.state).unwrap();
-    std::fs::write(site.state.join("approvals.db"), "x".repeat(5000)).unwrap();
+    std::fs::write(site.state.join("state.db"), "x".repeat(5000)).unwrap();
     let said = site.run(&["call", "write_file", &overwrite("notes.md").to_string()]);
     assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("`approvals.db` in the state directory is damaged"), "{}", said.err);
+    assert!(said.err.contains("of an earlier version, is damaged"), "{}", said.err);
     assert_eq!(site.read("notes.md"), "old\n");
 }

@@ -4,12 +4,12 @@ import { badge, el, fill } from '../dom.js';
 import { empty, loading } from '../ask.js';
 import { may, paused, state, watch } from '../state.js';
 import { clock } from '../time.js';
-import { elsewhere } from './elsewhere.js';
+import { history } from './history.js';
 
 export function show(place) {
     const [list, others] = [el('div', { class: 'stack' }), el('div', { class: 'stack' })];
     fill(place, el('h1', {}, 'Sessions'), list, others);
-    if (may('admin')) loading(others, elsewhere);
+    if (may('admin')) loading(others, history);
     const draw = () =>
         fill(
             list,

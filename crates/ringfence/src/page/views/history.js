@@ -9,14 +9,14 @@ import { listener, outcomeBox } from './runs.js';
 import { clock, count } from '../time.js';
 
 /** The list, below the sessions of this server. */
-export async function elsewhere() {
-    const { sessions } = await get('/v1/elsewhere');
+export async function history() {
+    const { sessions } = await get('/v1/history');
     if (sessions.length === 0) return [];
     return [
         el(
             'section',
-            { 'aria-label': 'Elsewhere' },
-            el('h2', { class: 'section' }, 'Elsewhere'),
+            { 'aria-label': 'Sessions of other clients' },
+            el('h2', { class: 'section' }, 'Sessions of other clients'),
             el('ul', { class: 'rows' }, ...sessions.map(row)),
         ),
     ];
@@ -28,7 +28,7 @@ function row(session) {
         {},
         el(
             'a',
-            { class: 'row', to: `sessions/elsewhere/${encodeURIComponent(session.id)}` },
+            { class: 'row', to: `sessions/history/${encodeURIComponent(session.id)}` },
             el('span', { class: 'row-main' }, el('strong', {}, nameOf(session)), facts(session, 'span')),
             el(
                 'span',
@@ -55,7 +55,7 @@ export function show(place, [, id]) {
 }
 
 async function whole(id, again) {
-    const { session, entries, leftOut } = await get(path('elsewhere', id));
+    const { session, entries, leftOut } = await get(path('history', id));
     return [
         el('div', { class: 'title' }, el('h1', {}, nameOf(session)), badge('to look at')),
         facts(session, 'p'),
