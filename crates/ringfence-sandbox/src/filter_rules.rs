@@ -240,6 +240,21 @@ pub(crate) const UNCOUNTED: [RefusedWith; 4] = [
     RefusedWith { error: ASK, calls: &[(libc::SYS_mmap, &[Bits(3, SHARING, libc::MAP_SHARED as u32 | ANONYMOUS)])] },
 ];
 
+/// Locks and leases of files. The kernel charges their memory to no process and, in many versions, to no cgroup, and it
+/// ignores `RLIMIT_LOCKS`. Unlocking a range may split a lock, so that it asks as well; its type is behind a pointer.
+pub(crate) const FILE_LOCKS: RefusedWith = RefusedWith {
+    error: ASK,
+    calls: &[
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLK as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLKW as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_OFD_SETLK as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_OFD_SETLKW as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLEASE as u32)]),
+        (libc::SYS_fcntl, &[Is(1, F_SETDELEG)]),
+        (libc::SYS_flock, &[Bits(1, libc::LOCK_UN as u32, 0)]),
+    ],
+};
+
 /// In the place of an error: the listener is told, and decides.
 pub(crate) const ASK: i32 = -1;
 
@@ -262,6 +277,8 @@ const LANDLOCK_CREATE_RULESET: i64 = 444;
 const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(not(target_arch = "x86_64"))]
 const KEXEC_FILE_LOAD: i64 = 294;
+/// Leases of directories, newer than the C library's table.
+const F_SETDELEG: u32 = 1040;
 
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
