@@ -406,6 +406,10 @@ mod tests {
             assert_eq!(verdict(&kept, call as u32, arguments), libc::SECCOMP_RET_ALLOW, "{call} {arguments:x?}");
         };
         check(libc::SYS_memfd_create, [1, 2, 0, 0, 0, 0], error(libc::ENOSYS));
+        let thread = flags(libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD);
+        check(libc::SYS_clone, [thread, 0, 0, 0, 0, 0], error(libc::EINVAL));
+        check(libc::SYS_clone, [thread | flags(libc::CLONE_FILES), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_clone, [flags(libc::SIGCHLD), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);
         check(libc::SYS_vmsplice, [1, 2, 3, 0, 0, 0], error(libc::EINVAL));
         check(libc::SYS_splice, [1, 0, 2, 0, 9, 0], error(libc::EINVAL));
         check(libc::SYS_setsockopt, [3, socket, flags(libc::SO_SNDBUF), 1, 4, 0], error(0));

@@ -220,9 +220,14 @@ pub(crate) const REFUSED_WITH: &[RefusedWith] = &[
 ];
 
 /// What holds memory of the kernel in a way that no file of `/proc` tells of, where it is counted by those.
-pub(crate) const UNCOUNTED: [RefusedWith; 4] = [
+pub(crate) const UNCOUNTED: [RefusedWith; 5] = [
     // Files in memory without a mount, and rules without a bound. Programs have other ways: `/dev/shm`, and doing without.
     RefusedWith { error: libc::ENOSYS, calls: &[(libc::SYS_memfd_create, &[]), (LANDLOCK_CREATE_RULESET, &[])] },
+    // Threads with descriptors of their own: those of a process are counted once. No C library makes such threads.
+    RefusedWith {
+        error: libc::EINVAL,
+        calls: &[(libc::SYS_clone, &[Bits(0, THREAD_WITH_FILES, libc::CLONE_THREAD as u32)])],
+    },
     // Pages that go from a file or a process into pipes and sockets stay, and count by the bytes that are meant of them.
     RefusedWith {
         error: libc::EINVAL,
@@ -287,6 +292,7 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u32;
+const THREAD_WITH_FILES: u32 = (libc::CLONE_THREAD | libc::CLONE_FILES) as u32;
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 /// Of the flags of a mapping: how it is shared, and whether it has a file.
 const SHARING: u32 = 0xf | ANONYMOUS;

@@ -97,6 +97,7 @@ impl<'a> MemoryWatch<'a> {
             Processes::Own => numbers(proc, Path::new(".")),
             Processes::Above(_) => descendants(proc),
         };
+        let processes: Vec<PathBuf> = processes.into_iter().map(|process| living_task(proc, process)).collect();
         let kernel =
             self.files_in_memory() + sysv_bytes(proc) + socket_bytes(proc) + descriptor_bytes(proc, &processes);
         let own: Vec<u64> = processes.iter().map(|process| own_bytes(proc, process)).collect();
@@ -206,6 +207,16 @@ fn kilobytes(state: &str, name: &str) -> u64 {
     let line = state.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     number.unwrap_or_default() << 10
+}
+
+/// A process, as a thread of it that runs: once the first thread has ended, what the kernel tells of the process is empty.
+fn living_task(proc: &OwnedFd, process: PathBuf) -> PathBuf {
+    if statat(proc, process.join("fd"), AtFlags::empty()).is_ok_and(|table| table.st_size > 0) {
+        return process;
+    }
+    let mut tasks = numbers(proc, &process.join("task")).into_iter();
+    let living = tasks.find(|task| text(proc, &task.join("status")).contains("VmPTE:"));
+    living.unwrap_or(process)
 }
 
 /// Every process that lost its parent is this one's child.

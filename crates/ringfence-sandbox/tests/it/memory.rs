@@ -107,6 +107,13 @@ const WAYS: &[Way] = &[
                for at in range(0, size, 2 << 20): ctypes.c_char.from_address(p + at).value",
     },
     Way {
+        name: "memory of processes whose first thread has ended",
+        code: "import threading\nready, say = os.pipe(); end, gate = os.pipe()\ndef hold():\n    \
+               x = bytearray(b'x') * (32 << 20); os.write(say, b'x'); os.read(end, 1); os._exit(0)\ndef take(n):\n    \
+               if n % 32: return\n    if os.fork() == 0:\n        os.close(gate); threading.Thread(target=hold).start()\n        \
+               libc.syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n    os.read(ready, 1)",
+    },
+    Way {
         name: "memory while processes come and go",
         code: "import threading\ndef storm():\n    while True:\n        pid = os.fork()\n        if pid == 0:\n            \
                if os.fork() == 0: os._exit(0)\n            os._exit(0)\n        os.waitpid(pid, 0)\n\
