@@ -62,5 +62,6 @@ mod store_suite;
 mod strangers;
 mod swapped;
 mod terminal;
+mod token_reuse;
 mod undo;
 mod web;
