@@ -60,3 +60,40 @@ impl Drop for SessionOwnership {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::{Bits, Catalog, Dialect, Limits, Principal, Session};
+
+    use super::SessionOwners;
+
+    fn session(id: &str, principal: &str) -> Session {
+        Session {
+            id: id.to_owned(),
+            principal: Principal::agent(principal),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: Limits::of(Dialect::Standard),
+            catalog: Catalog::default(),
+            bits: Bits::default(),
+        }
+    }
+
+    #[test]
+    fn a_session_belongs_to_the_one_token_that_it_is_registered_for() {
+        let (owners, session, other) = (SessionOwners::default(), session("s", "a"), session("s", "b"));
+        let owner = || owners.owner_of(&session);
+        assert_eq!(owner(), None);
+        let (first, again) = (owners.register(&session, "tok.1"), owners.register(&session, "tok.1"));
+        assert_eq!((owner().as_deref(), owners.owner_of(&other)), (Some("tok.1"), None));
+        drop(first);
+        assert_eq!(owner().as_deref(), Some("tok.1"));
+        // With two tokens of one name it is not known whose a record is, so neither hears it.
+        let second = owners.register(&session, "tok.2");
+        assert_eq!(owner(), None);
+        drop(again);
+        assert_eq!(owner().as_deref(), Some("tok.2"));
+        drop(second);
+        assert!(owners.0.lock().unwrap().is_empty());
+    }
+}

@@ -2,13 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::cpu_share::CpuShare;
 use crate::site::{Said, Site, said};
 
 /// A script in the site, and the command that plays it.
@@ -228,32 +226,6 @@ fn a_session_remembers_what_it_has_been_through() {
 
 fn sessions_directory(site: &Site) -> String {
     ringfence_fs::content_id(site.workspace.as_os_str().as_encoded_bytes())
-}
-
-/// A measure of time that a busy machine stretches: the processor time that one busy thread gets.
-struct CpuShare {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Duration>,
-}
-
-impl CpuShare {
-    fn start() -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || {
-            while !ends.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-            let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-            Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
-        });
-        Self { is_over, thread }
-    }
-
-    fn end(self) -> Duration {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
 }
 
 /// Cancels a program when it has said something; how long it took until the run was over, as a share of the processor.

@@ -22,6 +22,8 @@ mod audit;
 mod browser;
 mod cli;
 mod config;
+#[path = "../../../ringfence-fs/tests/it/cpu_share.rs"]
+mod cpu_share;
 mod crash;
 mod elevated;
 mod example;
