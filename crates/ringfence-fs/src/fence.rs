@@ -107,7 +107,7 @@ impl Given {
 }
 
 /// Where programs find the workspace.
-const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
+pub(crate) const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
 
 impl Fence {
     /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Context, Pace, Sensitivity, ToolError, entry_sensitivity, sensitivity};
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::again::{fstat, pread, statx, write};
 use crate::credentials::{has_credential, may_hold_credential};
 use crate::fault::fault;
-use crate::linked_directories::{LinkedDirectories, brings_settings};
+use crate::linked_directories::{LinkedDirectories, brings_settings, followed_inside};
 use crate::mount::{Mount, look};
 use crate::name::{is_reserved, read_back};
 use crate::resolve::{CAREFUL, How, Links, PLACE};
@@ -53,8 +53,15 @@ pub(crate) struct Known {
     note: OwnedFd,
     /// How much of it we know.
     read: AtomicU64,
-    looked_around: AtomicBool,
+    looked_at: RwLock<Option<LookedAt>>,
     linked: LinkedDirectories,
+}
+
+/// The directories that were looked through, each with the time of its last change. Links that are made there later change it.
+#[derive(Debug, Default)]
+struct LookedAt {
+    root: i128,
+    directories: Vec<(String, i128)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +120,7 @@ impl Known {
             files: RwLock::default(),
             note,
             read: AtomicU64::new(0),
-            looked_around: AtomicBool::new(false),
+            looked_at: RwLock::default(),
             linked: LinkedDirectories::default(),
         };
         known.catch_up();
@@ -266,17 +273,19 @@ impl Mount {
         }
     }
 
-    /// Before a call: hears what other processes came across, and the first time looks at what usually is at the root of a
-    /// workspace, so that a link to it is known.
+    /// Before a call: hears what other processes came across, and looks at what usually is at the root of a workspace, so that
+    /// a link to it is known: the first time, and where something was made or removed there since.
     pub(crate) fn look_around(&self, cx: &Context<'_>) -> Result<(), ToolError> {
         self.known.catch_up();
-        if self.known.looked_around.load(Ordering::Acquire) {
+        if self.is_as_looked_at(cx.pace) {
             return Ok(());
         }
         if cx.pace == Pace::Quick {
             return Err(cx.stall());
         }
         let root = self.root.as_fd();
+        // Before it is listed: what comes while it is being listed counts as later.
+        let mut looked_at = LookedAt { root: self.root_changed().unwrap_or_default(), ..LookedAt::default() };
         let mut names = settled(typed_names_in(root, MOST_NAMES))?;
         // What is kept there is what it was, and not a setting of ours.
         names.retain(|(name, _)| !is_reserved(name.as_bytes()));
@@ -288,8 +297,13 @@ impl Mount {
         let telling = |(name, _): &&(String, _)| name.starts_with('.') || sensitivity(name).is_any();
         for (above, _) in names.iter().filter(telling).take(MOST_DIRECTORIES) {
             cx.check()?;
-            let through_link = |_| self.resolver.open(root, above.as_bytes(), FOLLOWED_DIRECTORY);
-            let opened = self.resolver.open_child(root, above.as_bytes()).or_else(through_link);
+            let opened = self.resolver.open_child(root, above.as_bytes());
+            if let Ok(directory) = &opened
+                && let Ok(stat) = fstat(directory)
+            {
+                looked_at.directories.push((above.clone(), Stamp::of(&stat).changed));
+            }
+            let opened = opened.or_else(|_| self.open_followed(above, FOLLOWED_DIRECTORY));
             let Some(directory) = settled(opened.map(Some))? else { continue };
             for entry in settled(typed_names_in(directory.as_fd(), MOST_BELOW))? {
                 let path = format!("{above}/{}", entry.0);
@@ -299,13 +313,40 @@ impl Mount {
                 }
             }
         }
-        self.known.looked_around.store(true, Ordering::Release);
+        *self.known.looked_at.write().unwrap_or_else(PoisonError::into_inner) = Some(looked_at);
         Ok(())
+    }
+
+    fn root_changed(&self) -> Option<i128> {
+        fstat(&self.root).ok().map(|stat| Stamp::of(&stat).changed)
+    }
+
+    /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
+    /// the root alone.
+    fn is_as_looked_at(&self, pace: Pace) -> bool {
+        let looked_at = self.known.looked_at.read().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |(name, changed): &(String, i128)| matches!(look(self.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
+        looked_at.as_ref().is_some_and(|looked_at| {
+            self.root_changed() == Some(looked_at.root)
+                && (pace == Pace::Quick || looked_at.directories.iter().all(is_same))
+        })
+    }
+
+    /// Opens what a link leads to inside, as other programs follow it.
+    fn open_followed(&self, path: &str, how: How) -> Result<OwnedFd, Errno> {
+        let root = self.root.as_fd();
+        match self.resolver.open(root, path.as_bytes(), how) {
+            Err(Errno::XDEV) => {
+                let inside = followed_inside(self, path.as_bytes()).ok_or(Errno::XDEV)?;
+                self.resolver.open(root, if inside.is_empty() { b"." } else { &inside }, how)
+            }
+            opened => opened,
+        }
     }
 
     /// Remembers where a link leads, if that is a directory inside.
     fn meet_directory_link(&self, link: &str) -> Result<(), ToolError> {
-        let opened = self.resolver.open(self.root.as_fd(), link.as_bytes(), FOLLOWED_DIRECTORY);
+        let opened = self.open_followed(link, FOLLOWED_DIRECTORY);
         if let Some(directory) = settled(opened.map(Some))?
             && let Some(target) = settled(self.real_name(directory.as_fd()))?
             && target != link
@@ -330,8 +371,7 @@ impl Mount {
             // What a link leads to is read and obeyed under the name of the link.
             Ok(Some(stamp)) if stamp.kind == Kind::Link => {
                 let how = How { flags: PLACE, links: Links::Follow, pace: Pace::Patient };
-                let target = self.resolver.open(self.root.as_fd(), path.as_bytes(), how);
-                if let Ok(target) = target
+                if let Ok(target) = self.open_followed(path, how)
                     && let Ok(stamp) = fstat(&target).map(|stat| Stamp::of(&stat))
                     && stamp.kind == Kind::File
                 {

@@ -5,11 +5,19 @@
 //!
 //! Not here: which links are looked for, and when (`Mount::look_around`).
 
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Sensitivity, sensitivity, settings_through_link};
 
+use crate::again::readlinkat;
+use crate::journal::open_straight;
+use crate::mount::Mount;
 use crate::name::show;
+
+/// As the kernel counts them.
+const MOST_FOLLOWED: usize = 40;
 
 /// More links are not kept: each path that is judged is compared with all of them.
 const MOST_LINKS: usize = 2000;
@@ -53,6 +61,40 @@ impl LinkedDirectories {
         let mut targets = links.iter().filter(|known| below_folded(&known.target, path).is_some());
         !path.is_empty() && targets.any(|known| brings_settings(&known.link))
     }
+}
+
+/// Where a path leads as other programs follow it: also through absolute links, as long as these lead inside. Nothing outside
+/// is looked at.
+pub(crate) fn followed_inside(mount: &Mount, path: &[u8]) -> Option<Vec<u8>> {
+    let names = |path: &[u8]| -> Vec<Vec<u8>> {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        names.rev().map(<[u8]>::to_vec).collect()
+    };
+    let (mut here, mut ahead, mut followed): (Vec<Vec<u8>>, _, _) = (Vec::new(), names(path), 0);
+    while let Some(name) = ahead.pop() {
+        if name == b".." {
+            here.pop()?;
+            continue;
+        }
+        let parent = open_straight(mount, &here.join(&b'/'))?;
+        let Ok(target) = readlinkat(parent.as_fd(), name.as_slice()) else {
+            here.push(name);
+            continue;
+        };
+        followed += 1;
+        if followed > MOST_FOLLOWED {
+            return None;
+        }
+        let target = target.to_bytes();
+        if target.starts_with(b"/") {
+            here.clear();
+            let below = |root: &[u8]| target.strip_prefix(root).filter(|rest| matches!(rest, [] | [b'/', ..]));
+            ahead.extend(names(mount.host_roots.iter().find_map(|root| below(root.as_os_str().as_bytes()))?));
+        } else {
+            ahead.extend(names(target));
+        }
+    }
+    Some(here.join(&b'/'))
 }
 
 /// Whether a link of this name, or something below it, is sensitive.

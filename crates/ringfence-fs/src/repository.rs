@@ -28,6 +28,26 @@ pub(crate) fn is_repository_piece(name: &[u8]) -> bool {
     PIECES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
 }
 
+/// The pieces of a repository that a directory was found to have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FoundPieces([bool; PIECES.len()]);
+
+impl FoundPieces {
+    /// Whether this name makes a repository of the directory.
+    pub(crate) fn completed_by(&mut self, name: &[u8]) -> bool {
+        let was_repository = self.are_repository();
+        for (found, piece) in self.0.iter_mut().zip(PIECES) {
+            *found |= piece.eq_ignore_ascii_case(name);
+        }
+        !was_repository && self.are_repository()
+    }
+
+    fn are_repository(self) -> bool {
+        let [head, common, objects, refs] = self.0;
+        head && (common || (objects && refs))
+    }
+}
+
 /// The paths among these that can complete a repository, as the worst file system compares them.
 fn folded_pieces<'a>(paths: impl Iterator<Item = &'a [u8]>) -> HashSet<Vec<u8>> {
     paths.filter(|path| is_repository_piece(split(path).1)).map(<[u8]>::to_ascii_lowercase).collect()

@@ -10,10 +10,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use seccompiler::{BpfProgram, sock_filter};
 
 use crate::filter_rules::Test::{self, Any, AnyUpper, Bits, Is, IsNot};
-use crate::filter_rules::{ASK, NAMED_SOCKETS, REFUSED, REFUSED_WITH, RefusedWith, UNCOUNTED};
+use crate::filter_rules::{ASK, FILE_LOCKS, NAMED_SOCKETS, REFUSED, REFUSED_WITH, RefusedWith, UNCOUNTED};
 use crate::limits::MemoryKeeper;
 use crate::sys;
 
@@ -24,8 +25,10 @@ const NEWEST: u32 = 466;
 /// The filters, compiled. Made once, before any fork.
 #[derive(Debug)]
 pub(crate) struct Filters {
-    /// Where a cgroup keeps the memory.
+    /// Where a cgroup keeps the memory. Calls that lock files are asked about.
     kept: BpfProgram,
+    /// The same for a process that has another listener: the kernel permits one.
+    unasked: BpfProgram,
     /// Where it is counted (`memory_watch.rs`), and what could not be counted is refused or asked about.
     counted: BpfProgram,
 }
@@ -40,7 +43,7 @@ pub(crate) enum FilterError {
     #[error("the kernel does not take the filter of system calls")]
     Install(#[from] seccompiler::Error),
     #[error("the kernel does not take the filter of system calls")]
-    Listen(#[from] rustix::io::Errno),
+    Listen(#[from] Errno),
 }
 
 impl Filters {
@@ -50,22 +53,30 @@ impl Filters {
     /// there is. The crate's own looks through its list from the top, and has one error a program. That made five programs
     /// that took 300 µs to install; one that halves the list at each step takes 100.
     pub(crate) fn new() -> Result<Self, FilterError> {
-        Ok(Self { kept: compile(&[])?, counted: compile(&UNCOUNTED)? })
+        Self::with(&[])
     }
 
     /// The same for a jail that shows bare directories of the host, in which somebody may listen at a socket: no socket
     /// that could be connected to a name. Pairs stay.
     pub(crate) fn without_named_sockets() -> Result<Self, FilterError> {
-        let [descriptors, transfers, buffers, shared] = UNCOUNTED;
-        let counted = compile(&[NAMED_SOCKETS, descriptors, transfers, buffers, shared])?;
-        Ok(Self { kept: compile(&[NAMED_SOCKETS])?, counted })
+        Self::with(&[NAMED_SOCKETS])
     }
 
-    /// From here on and for good, for this thread and all that it starts. Where memory is counted, with a descriptor that
-    /// requests for shared memory come from.
+    fn with(further: &[RefusedWith]) -> Result<Self, FilterError> {
+        let kept = compile(&[further, &[FILE_LOCKS]].concat())?;
+        let counted = compile(&[further, &[FILE_LOCKS], &UNCOUNTED].concat())?;
+        Ok(Self { kept, unasked: compile(further)?, counted })
+    }
+
+    /// From here on and for good, for this thread and all that it starts, with a descriptor that requests for locks come
+    /// from and, where memory is counted, requests for shared memory.
     pub(crate) fn install(&self, memory: MemoryKeeper) -> Result<Option<OwnedFd>, FilterError> {
         match memory {
-            MemoryKeeper::Cgroup => Ok(seccompiler::apply_filter(&self.kept).map(|()| None)?),
+            MemoryKeeper::Cgroup => match sys::install_filter_with_listener(&self.kept) {
+                // A container that answers calls of its programs. Locks are not limited there (`docs/jail.md`).
+                Err(Errno::BUSY) => Ok(seccompiler::apply_filter(&self.unasked).map(|()| None)?),
+                installed => Ok(Some(installed?)),
+            },
             MemoryKeeper::Rlimit => Ok(Some(sys::install_filter_with_listener(&self.counted)?)),
         }
     }
@@ -395,6 +406,10 @@ mod tests {
             assert_eq!(verdict(&kept, call as u32, arguments), libc::SECCOMP_RET_ALLOW, "{call} {arguments:x?}");
         };
         check(libc::SYS_memfd_create, [1, 2, 0, 0, 0, 0], error(libc::ENOSYS));
+        let thread = flags(libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD);
+        check(libc::SYS_clone, [thread, 0, 0, 0, 0, 0], error(libc::EINVAL));
+        check(libc::SYS_clone, [thread | flags(libc::CLONE_FILES), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);
+        check(libc::SYS_clone, [flags(libc::SIGCHLD), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);
         check(libc::SYS_vmsplice, [1, 2, 3, 0, 0, 0], error(libc::EINVAL));
         check(libc::SYS_splice, [1, 0, 2, 0, 9, 0], error(libc::EINVAL));
         check(libc::SYS_setsockopt, [3, socket, flags(libc::SO_SNDBUF), 1, 4, 0], error(0));
@@ -408,6 +423,31 @@ mod tests {
         let private = flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         check(libc::SYS_mmap, [0, 4096, 3, private, u64::MAX, 0], libc::SECCOMP_RET_ALLOW);
         check(libc::SYS_mmap, [0, 4096, 3, flags(libc::MAP_SHARED), 3, 0], libc::SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn calls_that_lock_files_are_asked_about() {
+        let (ask, allow) = (libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_RET_ALLOW);
+        let filters = Filters::new().unwrap();
+        let check = |call: i64, argument: i32, expected: u32| {
+            // The kernel does not look at the upper half of a command, so it must not help.
+            for argument in [argument as u64, argument as u64 | 1 << 32] {
+                let arguments = [3, argument, 0, 0, 0, 0];
+                assert_eq!(verdict(&filters.kept, call as u32, arguments), expected, "{call} {argument:x}");
+                assert_eq!(verdict(&filters.counted, call as u32, arguments), expected, "{call} {argument:x}");
+                assert_eq!(verdict(&filters.unasked, call as u32, arguments), allow, "{call} {argument:x}");
+            }
+        };
+        let locking = [libc::F_SETLK, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_OFD_SETLKW, libc::F_SETLEASE];
+        for command in 0..2048 {
+            let is_locking = locking.contains(&command) || command == 1040;
+            check(libc::SYS_fcntl, command, if is_locking { ask } else { allow });
+        }
+        for (operation, expected) in
+            [(libc::LOCK_SH, ask), (libc::LOCK_EX | libc::LOCK_NB, ask), (libc::LOCK_UN, allow)]
+        {
+            check(libc::SYS_flock, operation, expected);
+        }
     }
 
     #[test]

@@ -220,9 +220,14 @@ pub(crate) const REFUSED_WITH: &[RefusedWith] = &[
 ];
 
 /// What holds memory of the kernel in a way that no file of `/proc` tells of, where it is counted by those.
-pub(crate) const UNCOUNTED: [RefusedWith; 4] = [
+pub(crate) const UNCOUNTED: [RefusedWith; 5] = [
     // Files in memory without a mount, and rules without a bound. Programs have other ways: `/dev/shm`, and doing without.
     RefusedWith { error: libc::ENOSYS, calls: &[(libc::SYS_memfd_create, &[]), (LANDLOCK_CREATE_RULESET, &[])] },
+    // Threads with descriptors of their own: those of a process are counted once. No C library makes such threads.
+    RefusedWith {
+        error: libc::EINVAL,
+        calls: &[(libc::SYS_clone, &[Bits(0, THREAD_WITH_FILES, libc::CLONE_THREAD as u32)])],
+    },
     // Pages that go from a file or a process into pipes and sockets stay, and count by the bytes that are meant of them.
     RefusedWith {
         error: libc::EINVAL,
@@ -239,6 +244,21 @@ pub(crate) const UNCOUNTED: [RefusedWith; 4] = [
     // Shared memory without a name lasts as long as a page of it is mapped. How much it is, only the request tells.
     RefusedWith { error: ASK, calls: &[(libc::SYS_mmap, &[Bits(3, SHARING, libc::MAP_SHARED as u32 | ANONYMOUS)])] },
 ];
+
+/// Locks and leases of files. The kernel charges their memory to no process and, in many versions, to no cgroup, and it
+/// ignores `RLIMIT_LOCKS`. Unlocking a range may split a lock, so that it asks as well; its type is behind a pointer.
+pub(crate) const FILE_LOCKS: RefusedWith = RefusedWith {
+    error: ASK,
+    calls: &[
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLK as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLKW as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_OFD_SETLK as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_OFD_SETLKW as u32)]),
+        (libc::SYS_fcntl, &[Is(1, libc::F_SETLEASE as u32)]),
+        (libc::SYS_fcntl, &[Is(1, F_SETDELEG)]),
+        (libc::SYS_flock, &[Bits(1, libc::LOCK_UN as u32, 0)]),
+    ],
+};
 
 /// In the place of an error: the listener is told, and decides.
 pub(crate) const ASK: i32 = -1;
@@ -262,6 +282,8 @@ const LANDLOCK_CREATE_RULESET: i64 = 444;
 const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(not(target_arch = "x86_64"))]
 const KEXEC_FILE_LOAD: i64 = 294;
+/// Leases of directories, newer than the C library's table.
+const F_SETDELEG: u32 = 1040;
 
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -270,6 +292,7 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u32;
+const THREAD_WITH_FILES: u32 = (libc::CLONE_THREAD | libc::CLONE_FILES) as u32;
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 /// Of the flags of a mapping: how it is shared, and whether it has a file.
 const SHARING: u32 = 0xf | ANONYMOUS;

@@ -20,6 +20,7 @@ use crate::claim::{self, Layer};
 use crate::environment::PROXY_PORT;
 use crate::filter::Filters;
 use crate::jail::{self, Furnished};
+use crate::lock_budget::LockBudget;
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_watch::{MemoryWatch, Processes};
 use crate::message::{Beyond, LONGEST, Order, Reply, Status, Step, Trouble};
@@ -155,6 +156,9 @@ pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, T
 pub(crate) struct Bounds<'a> {
     /// Nothing, where a cgroup keeps it.
     memory: Option<MemoryWatch<'a>>,
+    locks: LockBudget,
+    /// Where the filter of system calls asks, as long as a process can.
+    requests: Option<OwnedFd>,
     cpu: Duration,
     /// Whether there is a `/proc` of this jail.
     own_proc: bool,
@@ -163,24 +167,44 @@ pub(crate) struct Bounds<'a> {
 impl<'a> Bounds<'a> {
     pub(crate) fn of(order: &Order, processes: Processes<'a>, backend: Backend, requests: Option<OwnedFd>) -> Self {
         let own_proc = matches!(processes, Processes::Own);
-        let watch = || MemoryWatch::new(order.limits.memory_bytes, processes, backend, requests);
+        let watch = || MemoryWatch::new(order.limits.memory_bytes, processes, backend);
         let memory = (!order.memory_kept).then(watch);
-        Self { memory, cpu: order.limits.cpu.max(Duration::from_secs(1)), own_proc }
+        let locks = LockBudget::within(order.limits.memory_bytes);
+        Self { memory, locks, requests, cpu: order.limits.cpu.max(Duration::from_secs(1)), own_proc }
     }
 
     /// Until a child ended, or there is something to do about memory.
     fn wait(&mut self, ended: &OwnedFd) {
         let every = self.memory.as_ref().map(|memory| Timespec::try_from(memory.next_count()).unwrap_or_default());
-        let requests = self.memory.as_ref().and_then(MemoryWatch::shared_requests);
         let mut watched = vec![PollFd::new(ended, PollFlags::IN)];
-        watched.extend(requests.map(|requests| PollFd::new(requests, PollFlags::IN)));
+        watched.extend(self.requests.as_ref().map(|requests| PollFd::new(requests, PollFlags::IN)));
         let _ = poll(&mut watched, every.as_ref());
         let ready: Vec<bool> = watched.iter().map(|one| !one.revents().is_empty()).collect();
         if ready.first() == Some(&true) {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
         }
-        if let (Some(true), Some(memory)) = (ready.get(1), &mut self.memory) {
-            memory.permit_shared();
+        if ready.get(1) == Some(&true) {
+            self.answer_request();
+        }
+    }
+
+    /// Decides about one call that the filter asks about: shared memory is counted, locks have a budget.
+    fn answer_request(&mut self) {
+        let Some(requests) = &self.requests else { return };
+        match sys::next_notification(requests.as_fd()) {
+            Ok(Some(call)) => {
+                let permission = match (call.number, &mut self.memory) {
+                    (libc::SYS_mmap, Some(memory)) => {
+                        memory.add_shared(call.arguments[1]);
+                        Ok(())
+                    }
+                    _ => self.locks.take(),
+                };
+                let _ = sys::answer_call(requests.as_fd(), &call, permission);
+            }
+            Ok(None) => {}
+            // Every process that could ask is gone.
+            Err(_) => self.requests = None,
         }
     }
 }

@@ -20,6 +20,7 @@ mod jail;
 mod job;
 mod launcher;
 mod limits;
+mod lock_budget;
 mod lockdown;
 mod memory_watch;
 mod message;

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +19,6 @@ use rustix::fs::{
 };
 
 use crate::bwrap::Backend;
-use crate::sys;
 
 /// How often it is counted.
 const EVERY: Duration = Duration::from_millis(20);
@@ -52,23 +51,16 @@ pub(crate) struct MemoryWatch<'a> {
     /// Lengths of shared anonymous mappings that were asked for, but for those known to be gone. Such memory stays as long
     /// as one page of it is mapped, and no mapping tells how much that is.
     shared: Vec<u64>,
-    /// Says when such a mapping is asked for.
-    shared_requests: Option<OwnedFd>,
 }
 
 impl<'a> MemoryWatch<'a> {
-    pub(crate) fn new(limit: u64, processes: Processes<'a>, backend: Backend, requests: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(limit: u64, processes: Processes<'a>, backend: Backend) -> Self {
         let memory_mounts: &[&str] = match backend {
             Backend::Native => &["/tmp", "/dev/shm", "/workspace"],
             Backend::Bwrap => &["/tmp", "/dev/shm"],
         };
         let counted = Instant::now();
-        Self { limit, processes, memory_mounts, counted, shared: Vec::new(), shared_requests: requests }
-    }
-
-    /// To be waited for besides the end of a process.
-    pub(crate) fn shared_requests(&self) -> Option<&OwnedFd> {
-        self.shared_requests.as_ref()
+        Self { limit, processes, memory_mounts, counted, shared: Vec::new() }
     }
 
     /// How long it may take until the next count.
@@ -76,18 +68,9 @@ impl<'a> MemoryWatch<'a> {
         EVERY.saturating_sub(self.counted.elapsed())
     }
 
-    /// Notes and permits a request for shared anonymous memory.
-    pub(crate) fn permit_shared(&mut self) {
-        let Some(requests) = &self.shared_requests else { return };
-        match sys::next_notification(requests.as_fd()) {
-            Ok(Some((id, arguments))) => {
-                self.shared.push(arguments[1]);
-                let _ = sys::continue_call(requests.as_fd(), id);
-            }
-            Ok(None) => {}
-            // Every process that could ask is gone.
-            Err(_) => self.shared_requests = None,
-        }
+    /// Counts a mapping of shared anonymous memory of this length.
+    pub(crate) fn add_shared(&mut self, length: u64) {
+        self.shared.push(length);
     }
 
     /// Counts, if it is time to, and says whether the jail has more than its limit.
@@ -114,6 +97,7 @@ impl<'a> MemoryWatch<'a> {
             Processes::Own => numbers(proc, Path::new(".")),
             Processes::Above(_) => descendants(proc),
         };
+        let processes: Vec<PathBuf> = processes.into_iter().map(|process| living_task(proc, process)).collect();
         let kernel =
             self.files_in_memory() + sysv_bytes(proc) + socket_bytes(proc) + descriptor_bytes(proc, &processes);
         let own: Vec<u64> = processes.iter().map(|process| own_bytes(proc, process)).collect();
@@ -223,6 +207,16 @@ fn kilobytes(state: &str, name: &str) -> u64 {
     let line = state.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     number.unwrap_or_default() << 10
+}
+
+/// A process, as a thread of it that runs: once the first thread has ended, what the kernel tells of the process is empty.
+fn living_task(proc: &OwnedFd, process: PathBuf) -> PathBuf {
+    if statat(proc, process.join("fd"), AtFlags::empty()).is_ok_and(|table| table.st_size > 0) {
+        return process;
+    }
+    let mut tasks = numbers(proc, &process.join("task")).into_iter();
+    let living = tasks.find(|task| text(proc, &task.join("status")).contains("VmPTE:"));
+    living.unwrap_or(process)
 }
 
 /// Every process that lost its parent is this one's child.

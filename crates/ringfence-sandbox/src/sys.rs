@@ -159,7 +159,8 @@ pub(crate) fn install_filter_with_listener(program: &[seccompiler::sock_filter])
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            // Once a request was received, only a signal that ends the program interrupts its call.
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
             &raw const program,
         )
     };
@@ -170,9 +171,16 @@ pub(crate) fn install_filter_with_listener(program: &[seccompiler::sock_filter])
     Ok(unsafe { OwnedFd::from_raw_fd(listener as RawFd) })
 }
 
-/// The next call that a filter asks about, with its arguments. Nothing, if the caller is gone meanwhile; an error, if no
+/// A call that a filter asks about.
+pub(crate) struct PendingCall {
+    id: u64,
+    pub(crate) number: i64,
+    pub(crate) arguments: [u64; 6],
+}
+
+/// The next call that a filter asks about. Nothing, if the caller is gone meanwhile; an error, if no
 /// process has the filter any more.
-pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<(u64, [u64; 6])>, Errno> {
+pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<PendingCall>, Errno> {
     let mut watched = [PollFd::new(&listener, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default()))?;
     let [watched] = &watched;
@@ -185,15 +193,23 @@ pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<(u64,
         (libc::ioctl(listener.as_raw_fd(), SECCOMP_RECEIVE, &raw mut asked), asked)
     };
     match if done < 0 { Err(last_error()) } else { Ok(()) } {
-        Ok(()) => Ok(Some((asked.id, asked.data.args))),
+        Ok(()) => Ok(Some(PendingCall { id: asked.id, number: asked.data.nr.into(), arguments: asked.data.args })),
         Err(Errno::NOENT | Errno::INTR) => Ok(None),
         Err(other) => Err(other),
     }
 }
 
-/// Lets a call that was asked about go on. It may be gone.
-pub(crate) fn continue_call(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
-    let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: SECCOMP_CONTINUE };
+/// Lets a call that was asked about go on, or fail with an error. It may be gone.
+pub(crate) fn answer_call(
+    listener: BorrowedFd<'_>,
+    call: &PendingCall,
+    permission: Result<(), Errno>,
+) -> Result<(), Errno> {
+    let (error, flags) = match permission {
+        Ok(()) => (0, SECCOMP_CONTINUE),
+        Err(errno) => (-errno.raw_os_error(), 0),
+    };
+    let mut answer = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags };
     // SAFETY: the struct outlives the call.
     let done = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_SEND, &raw mut answer) };
     if done < 0 { Err(last_error()) } else { Ok(()) }

@@ -102,7 +102,7 @@ impl Bodies {
     /// There are as many as there are tokens.
     fn queue(&self, who: &Owner) -> Arc<Semaphore> {
         let new = || Arc::new(Semaphore::new(LONG.per_token));
-        Arc::clone(lock(&self.queues).entry(Arc::clone(&who.name)).or_insert_with(new))
+        Arc::clone(lock(&self.queues).entry(Arc::clone(&who.id)).or_insert_with(new))
     }
 }
 
@@ -134,7 +134,12 @@ mod tests {
     use crate::tokens::Owner;
 
     fn who(name: &str) -> Owner {
-        Owner { name: name.into(), scopes: BTreeSet::from([Scope::Call]), assurance: Assurance::Relayed }
+        Owner {
+            id: name.into(),
+            name: name.into(),
+            scopes: BTreeSet::from([Scope::Call]),
+            assurance: Assurance::Relayed,
+        }
     }
 
     #[tokio::test]

@@ -40,6 +40,7 @@ mod rules_config;
 pub mod run;
 pub mod run_log;
 mod serving;
+mod session_owners;
 pub mod sessions;
 mod sessions_text;
 mod signals;

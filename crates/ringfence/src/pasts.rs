@@ -1,7 +1,8 @@
 //! What the tokens of a server have been through, each on each workspace.
 //!
 //! Whoever may begin one session may begin another, and would leave behind what the first one has seen. So all sessions
-//! of a token on a workspace have the same bits, by whatever front and in whatever dialect they were begun.
+//! of a token on a workspace have the same bits, by whatever front and in whatever dialect they were begun. A token that a
+//! person makes later starts clean, also under the name of a revoked one.
 //!
 //! Not here: what the bits are (the kernel's `bits.rs`), and keeping them after the server: a session that comes back counts
 //! as having been through everything.
@@ -13,7 +14,7 @@ use ringfence_kernel::Bits;
 
 use crate::lock::lock;
 
-/// Bits by token and workspace. There are as many as tokens have called with.
+/// Bits by token id and workspace. There are as many as tokens have called with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pasts(Arc<Mutex<HashMap<(String, String), Bits>>>);
 

@@ -31,10 +31,10 @@ impl RequestRate {
     }
 
     /// Counts a request. False where the token has made too many.
-    pub(crate) fn take(&self, name: &Arc<str>, now: Instant) -> bool {
+    pub(crate) fn take(&self, token: &Arc<str>, now: Instant) -> bool {
         let most = f64::from(self.per_second) * 2.0;
         let mut buckets = lock(&self.buckets);
-        let bucket = buckets.entry(Arc::clone(name)).or_insert(TokenBucket { left: most, since: now });
+        let bucket = buckets.entry(Arc::clone(token)).or_insert(TokenBucket { left: most, since: now });
         let grown = now.saturating_duration_since(bucket.since).as_secs_f64() * f64::from(self.per_second);
         bucket.left = (bucket.left + grown).min(most);
         bucket.since = now;

@@ -2,7 +2,8 @@
 //!
 //! As ssh does it for its keys: a file and every directory above it belong to this user or to root, and nobody else may write
 //! to them. Whoever could, would choose the policy, the tokens and the audit log. A sticky directory above, such as `/tmp`, keeps
-//! others from replacing what is not theirs, and a group that has only this user in it is nobody else.
+//! others from replacing what is not theirs, and a group that has only this user in it is nobody else. Where there is a POSIX
+//! ACL, the group bits of the mode are its mask and not the group's, so no group is excused.
 //!
 //! Not here: making these files (each has its owner's modes where it is made).
 
@@ -11,11 +12,20 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::lgetxattr;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
+const OTHERS_ENTER: u32 = 0o011;
 const STICKY: u32 = 0o1000;
+
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// The longest value that an extended attribute can have.
+const LONGEST_ACL: usize = 64 << 10;
 
 /// Links that a path may lead through, as for the kernel.
 const MOST_LINKS: usize = 40;
@@ -32,6 +42,10 @@ pub enum UnsafeFile {
     Owner { path: String, owner: u32, what: &'static str },
     #[error("other users can write to `{path}` (mode {mode:04o}), and so change {what}; run `chmod go-w {path}`")]
     Mode { path: String, mode: u32, what: &'static str },
+    #[error(
+        "the default ACL of `{path}` lets other users write to new files in it, and so change {what}; run `setfacl -k {path}`"
+    )]
+    DefaultAcl { path: String, what: &'static str },
     #[error("`{path}` cannot be checked for who may write to it: {source}")]
     Look { path: String, source: std::io::Error },
 }
@@ -46,6 +60,7 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
     const WHAT: &str = "ringfence's state";
     walk(state, WHAT)?;
     for directory in [state.to_owned(), state.join(AUDIT)] {
+        check_new_files(&directory, WHAT)?;
         for entry in entries(&directory)? {
             if let Some(found) = look(&entry)? {
                 check(&entry, &found, WHAT)?;
@@ -68,7 +83,7 @@ fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
             path.push(rest);
         }
     }
-    Err(failed(&path, rustix::io::Errno::LOOP.into()))
+    Err(failed(&path, Errno::LOOP.into()))
 }
 
 /// The same down to the first link, if there is one.
@@ -88,17 +103,70 @@ fn walk_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, Unsa
 }
 
 fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
-    let path = || path.display().to_string();
+    let shown = || path.display().to_string();
     if !is_ours(found) {
-        return Err(UnsafeFile::Owner { path: path(), owner: found.uid(), what });
+        return Err(UnsafeFile::Owner { path: shown(), owner: found.uid(), what });
+    }
+    // The modes of a link say nothing; that it is ours does.
+    if found.is_symlink() {
+        return Ok(());
     }
     let mode = found.mode() & 0o7777;
-    // The modes of a link say nothing; that it is ours does.
-    let is_open = mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !is_private_group(found.gid()));
-    match is_open && !found.is_symlink() {
-        true => Err(UnsafeFile::Mode { path: path(), mode, what }),
+    let group_writes = mode & GROUP_WRITES != 0;
+    let is_excused = group_writes && is_private_group(found.gid()) && read_acl(path, ACCESS_ACL)?.is_none();
+    match mode & OTHERS_WRITE != 0 || (group_writes && !is_excused) {
+        true => Err(UnsafeFile::Mode { path: shown(), mode, what }),
         false => Ok(()),
     }
+}
+
+/// Checks what a directory gives to files that are made in it. Where others cannot enter, they reach none of these.
+fn check_new_files(directory: &Path, what: &'static str) -> Result<(), UnsafeFile> {
+    match std::fs::metadata(directory) {
+        Ok(found) if found.is_dir() && found.mode() & OTHERS_ENTER != 0 => {}
+        _ => return Ok(()),
+    }
+    // A link in the last place was checked by `walk`, so the directory that it leads to is meant.
+    let is_open = read_acl(&directory.join("."), DEFAULT_ACL)?.is_some_and(|acl| acl_lets_others_write(&acl));
+    match is_open {
+        true => Err(UnsafeFile::DefaultAcl { path: directory.display().to_string(), what }),
+        false => Ok(()),
+    }
+}
+
+/// A POSIX ACL as the kernel gives it, if there is one.
+fn read_acl(path: &Path, name: &str) -> Result<Option<Vec<u8>>, UnsafeFile> {
+    let mut acl = vec![0; LONGEST_ACL];
+    match lgetxattr(path, name, &mut acl[..]) {
+        Ok(length) => {
+            acl.truncate(length);
+            Ok(Some(acl))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => Ok(None),
+        Err(error) => Err(UnsafeFile::Look { path: path.display().to_string(), source: error.into() }),
+    }
+}
+
+/// Whether an ACL lets a user write who is neither this one nor root. One that cannot be read does.
+fn acl_lets_others_write(acl: &[u8]) -> bool {
+    const VERSION: [u8; 4] = 2_u32.to_le_bytes();
+    const USER: u16 = 0x02;
+    const GROUP: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    const WRITE: u16 = 0x02;
+    let Some((entries, [])) = acl.strip_prefix(&VERSION).map(<[u8]>::as_chunks::<8>) else { return true };
+    let entries = entries.iter().map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| {
+        let (tag, permissions) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
+        (tag, permissions & WRITE != 0, u32::from_le_bytes([i0, i1, i2, i3]))
+    });
+    let mask_writes = entries.clone().all(|(tag, writes, _)| tag != MASK || writes);
+    entries.into_iter().any(|(tag, writes, id)| match tag {
+        USER => writes && mask_writes && id != 0 && id != geteuid().as_raw(),
+        GROUP => writes && mask_writes && !is_private_group(id),
+        OTHER => writes,
+        _ => false,
+    })
 }
 
 fn is_ours(found: &Metadata) -> bool {
@@ -145,6 +213,9 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
+
+    use rustix::fs::{XattrFlags, removexattr, setxattr};
+    use rustix::io::Errno;
 
     use super::{UnsafeFile, check_config, check_state, is_group_of};
 
@@ -202,6 +273,100 @@ mod tests {
         set(&state.join("audit/key"), 0o606);
         check_state(&state).unwrap_err();
         check_state(&directory.path().join("not/there/yet")).unwrap();
+    }
+
+    const USER_OBJ: u16 = 0x01;
+    const USER: u16 = 0x02;
+    const GROUP_OBJ: u16 = 0x04;
+    const GROUP: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    const NO_ID: u32 = u32::MAX;
+    const STRANGER: u32 = 54321;
+
+    /// Sets a POSIX ACL. False where the file system has none.
+    fn set_acl(path: &Path, name: &str, entries: &[(u16, u16, u32)]) -> bool {
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            acl.extend(tag.to_le_bytes().into_iter().chain(permissions.to_le_bytes()).chain(id.to_le_bytes()));
+        }
+        match setxattr(path, name, &acl, XattrFlags::empty()) {
+            Ok(()) => true,
+            Err(Errno::OPNOTSUPP) => false,
+            Err(error) => panic!("{name} of {}: {error}", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_mode_that_is_the_mask_of_an_access_list_is_not_excused_by_a_private_group() {
+        let (_directory, state) = open_to_all();
+        for path in [state.clone(), state.join("audit"), state.join("audit/key"), state.join("tokens")] {
+            let before = fs::metadata(&path).unwrap().permissions();
+            let entries = |mask| {
+                let all = if path.is_dir() { 7 } else { 6 };
+                [
+                    (USER_OBJ, all, NO_ID),
+                    (USER, all, STRANGER),
+                    (GROUP_OBJ, 4, NO_ID),
+                    (MASK, mask, NO_ID),
+                    (OTHER, 4, NO_ID),
+                ]
+            };
+            if !set_acl(&path, "system.posix_acl_access", &entries(6)) {
+                return;
+            }
+            let refused = check_state(&state).unwrap_err();
+            assert!(matches!(&refused, UnsafeFile::Mode { path: named, .. } if Path::new(named) == path), "{refused}");
+            // A list whose mask lets nobody write is safe, and so is what `chmod go-w` makes of one.
+            assert!(set_acl(&path, "system.posix_acl_access", &entries(4)));
+            check_state(&state).unwrap();
+            fs::set_permissions(&path, before).unwrap();
+            check_state(&state).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_default_access_list_that_lets_others_write_to_new_files_is_refused() {
+        let (_directory, state) = open_to_all();
+        let own = rustix::process::geteuid().as_raw();
+        let cases = [
+            (USER, 6, STRANGER, 7, true),
+            (GROUP, 6, STRANGER, 7, true),
+            (USER, 6, STRANGER, 5, false),
+            (USER, 5, STRANGER, 7, false),
+            (USER, 7, own, 7, false),
+            (USER, 7, 0, 7, false),
+        ];
+        for directory in [state.clone(), state.join("audit")] {
+            for (tag, permissions, id, mask, is_refused) in cases {
+                let entries = [
+                    (USER_OBJ, 7, NO_ID),
+                    (tag, permissions, id),
+                    (GROUP_OBJ, 5, NO_ID),
+                    (MASK, mask, NO_ID),
+                    (OTHER, 5, NO_ID),
+                ];
+                let mut sorted = entries;
+                sorted.sort_by_key(|entry| entry.0);
+                set(&directory, 0o755);
+                if !set_acl(&directory, "system.posix_acl_default", &sorted) {
+                    return;
+                }
+                let checked = check_state(&state);
+                let is_named =
+                    |error: &UnsafeFile| error.to_string().contains(&format!("setfacl -k {}", directory.display()));
+                assert_eq!(checked.as_ref().is_err_and(is_named), is_refused, "{entries:?}: {checked:?}");
+                // Where nobody else can enter, nobody else reaches the files.
+                set(&directory, 0o700);
+                check_state(&state).unwrap();
+            }
+            let anybody = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 7, NO_ID)];
+            set(&directory, 0o755);
+            assert!(set_acl(&directory, "system.posix_acl_default", &anybody));
+            check_state(&state).unwrap_err();
+            removexattr(&directory, "system.posix_acl_default").unwrap();
+            check_state(&state).unwrap();
+        }
     }
 
     #[test]

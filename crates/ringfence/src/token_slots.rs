@@ -45,9 +45,9 @@ impl TokenSlots {
     pub(crate) fn take(&self, who: &Owner) -> Option<SlotPermit> {
         let reserved = if who.may(Scope::Approve) { 0 } else { self.limits.reserved };
         let mut taken = lock(&self.taken);
-        let own = taken.get(&who.name).copied().unwrap_or_default();
+        let own = taken.get(&who.id).copied().unwrap_or_default();
         let fits = own < self.limits.per_token && taken.values().sum::<usize>() + reserved < self.limits.total;
-        fits.then(|| self.permit(&mut taken, &who.name))
+        fits.then(|| self.permit(&mut taken, &who.id))
     }
 
     /// A slot for something that was there before the server started, whatever the limits are.
@@ -98,7 +98,7 @@ mod tests {
     use crate::tokens::Owner;
 
     fn owner(name: &str, scope: Scope) -> Owner {
-        Owner { name: name.into(), scopes: BTreeSet::from([scope]), assurance: Assurance::Relayed }
+        Owner { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance: Assurance::Relayed }
     }
 
     #[test]

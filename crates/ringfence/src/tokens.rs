@@ -1,7 +1,8 @@
 //! Tokens: what a client shows at the door of `ringfence serve`.
 //!
 //! A token is made once, printed once, and kept only as its hash. Whoever has one is who it is named after, and may do what
-//! its scopes say: an agent's is for calls alone. One that the page got by a link of the server's own terminal is a
+//! its scopes say: an agent's is for calls alone. What belongs to a token belongs to its id, so a new token with the name of a
+//! revoked one owns nothing of that one. One that the page got by a link of the server's own terminal is a
 //! person's, and ends by itself.
 
 use std::collections::BTreeSet;
@@ -30,6 +31,12 @@ const LINK_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// More tokens than this are nobody's.
 const MOST: usize = 1024;
+
+/// What every id begins with. No name has a full stop in it, so no id is the name of a token that has none.
+const ID_MARK: &str = "tok.";
+
+/// Characters of an id.
+const ID_LENGTH: usize = ID_MARK.len() + 32;
 
 /// What every token begins with, so that it is known where one was left lying about.
 const MARK: &str = "rft_";
@@ -60,6 +67,9 @@ pub struct Tokens {
 /// Somebody who showed a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
+    /// What belongs to the token is kept by this.
+    pub id: Arc<str>,
+    /// What people see.
     pub name: Arc<str>,
     pub scopes: BTreeSet<Scope>,
     /// How sure it is that an answer that comes with it is a person's.
@@ -81,6 +91,9 @@ impl Owner {
 #[serde(deny_unknown_fields)]
 struct Kept {
     name: String,
+    /// Entries of version 0.1.0 have none: they own what was kept by their name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     /// SHA-256 of the token, which is random and long enough for that.
     hash: String,
     since: String,
@@ -155,6 +168,7 @@ impl Tokens {
 
     fn add(&self, name: &str, scopes: BTreeSet<Scope>, page_until: Option<SystemTime>) -> Result<String, TokenError> {
         let token = secret(MARK)?;
+        let id = secret(ID_MARK)?[..ID_LENGTH].to_owned();
         let now = SystemTime::now();
         let _alone = self.alone()?;
         let mut all = self.load()?;
@@ -168,7 +182,7 @@ impl Tokens {
         let since = humantime::format_rfc3339_seconds(now).to_string();
         let until = page_until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|t| t.as_secs());
         let (name, page) = (name.to_owned(), page_until.is_some());
-        all.push(Kept { name, hash: hash(&token), since, scopes, page, until });
+        all.push(Kept { name, id: Some(id), hash: hash(&token), since, scopes, page, until });
         self.save(&all)?;
         Ok(token)
     }
@@ -200,6 +214,7 @@ impl Tokens {
         let (hash, now) = (hash(token), SystemTime::now());
         let found = self.load()?.into_iter().find(|kept| kept.hash == hash && kept.holds(now) && !kept.is_code());
         Ok(found.map(|kept| Owner {
+            id: Arc::from(kept.id.as_deref().unwrap_or(&kept.name)),
             name: Arc::from(kept.name),
             scopes: kept.scopes,
             assurance: if kept.page { Assurance::Person } else { Assurance::Relayed },
@@ -318,6 +333,19 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_for_one_token_and_is_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = Tokens::new(directory.path());
+        let id = |token: &str| tokens.owner(token).unwrap().unwrap().id;
+        let make = || id(&tokens.make("agent", calls_only()).unwrap());
+        let first = make();
+        assert_eq!(id(&tokens.make_for_page(Duration::from_secs(60)).unwrap()).len(), first.len());
+        tokens.revoke("agent").unwrap();
+        assert_ne!(make(), first);
+        tokens.make(&first, calls_only()).unwrap_err();
+    }
+
+    #[test]
     fn a_link_lets_one_page_in_and_is_no_token_itself() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
@@ -339,5 +367,9 @@ mod tests {
         std::fs::write(directory.path().join("tokens.json"), kept).unwrap();
         let owner = tokens.owner("rft_x").unwrap().unwrap();
         assert_eq!((owner.scopes, owner.assurance), (calls_only(), Assurance::Relayed));
+        // It has no id, also after the file was written again, and owns what was kept by its name.
+        assert_eq!(&*owner.id, "old");
+        tokens.make("new", calls_only()).unwrap();
+        assert_eq!(&*tokens.owner("rft_x").unwrap().unwrap().id, "old");
     }
 }

@@ -20,7 +20,7 @@ const INTENT_TO_ADD: u16 = 0x2000;
 pub(crate) struct GitIndex {
     pub(crate) entries: BTreeMap<(Vec<u8>, u8), IndexEntry>,
     /// Extensions that decide what git looks at, by their names.
-    pub(crate) caches: Vec<Vec<u8>>,
+    pub(crate) caches: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,23 @@ impl GitIndex {
             }
             entries.insert(key, entry);
         }
-        let mut index = Self { entries, caches: Vec::new() };
+        let mut index = Self { entries, caches: BTreeMap::new() };
         index.read_extensions(&mut reader, &starts)?;
         Ok(index)
+    }
+
+    /// Whether the entries are the same, and caches of the same names are there, whatever is in these.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        self.entries == other.entries && self.caches.keys().eq(other.caches.keys())
+    }
+
+    /// The directory that the cache of untracked files in these bytes is for. Git uses it in no other one.
+    pub(crate) fn untracked_cache_location(data: &[u8]) -> Option<&[u8]> {
+        let mut reader = Reader::new(data);
+        reader.offset_number().ok()?;
+        let system = |ident: &&[u8]| ident.windows(9).rposition(|text| text == b", system ");
+        let ident = reader.until(0).ok()?.strip_prefix(b"Location ")?;
+        ident.get(..system(&ident)?)
     }
 
     fn read_extensions(&mut self, reader: &mut Reader<'_>, starts: &[EntryStart]) -> Result<(), Unreadable> {
@@ -77,7 +91,9 @@ impl GitIndex {
                     }
                 }
                 b"IEOT" => check_blocks(data, starts)?,
-                b"UNTR" | b"FSMN" => self.caches.push(name),
+                // Which of two git takes is not defined.
+                b"UNTR" | b"FSMN" if self.caches.contains_key(&name) => return Err(BROKEN),
+                b"UNTR" | b"FSMN" => _ = self.caches.insert(name, data.to_vec()),
                 _ => return Err(Unreadable("the index has an unknown extension")),
             }
         }

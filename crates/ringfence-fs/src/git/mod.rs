@@ -19,7 +19,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use ringfence_kernel::Context;
 
 pub(crate) use self::index::{GitIndex, IndexEntry};
-pub(crate) use self::object::{LINK, ObjectStore, through_link};
+pub(crate) use self::object::{EMPTY_BLOB, LINK, ObjectStore, TreeDifference, through_link};
 pub(crate) use self::refs::{RefStore, parse_oids};
 use crate::again::pread;
 

@@ -77,7 +77,15 @@ pub(crate) struct ObjectStore<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreeDifference {
     pub(crate) path: Vec<u8>,
+    /// What the new tree has there.
+    pub(crate) oid: Option<Oid>,
 }
+
+/// The name of an empty file: e69de29bb2d1d6434b8b29ae775ad8c2e48c5391.
+pub(crate) const EMPTY_BLOB: Oid = [
+    0xe6, 0x9d, 0xe2, 0x9b, 0xb2, 0xd1, 0xd6, 0x43, 0x4b, 0x8b, 0x29, 0xae, 0x77, 0x5a, 0xd8, 0xc2, 0xe4, 0x8c, 0x53,
+    0x91,
+];
 
 /// An entry of a tree.
 type TreeEntry = (u32, Oid);
@@ -237,9 +245,10 @@ impl<'a> ObjectStore<'a> {
             let trees: Vec<Oid> = olds.iter().filter(|entry| is_tree(entry)).map(|(_, oid)| *oid).collect();
             let new_tree = entry.filter(is_tree).map(|(_, oid)| oid);
             // The path itself counts, a directory that comes or goes too: a name is protected whatever stands there.
-            found.push(TreeDifference { path: path.clone() });
+            let oid = entry.map(|(_, oid)| oid);
+            found.push(TreeDifference { path: path.clone(), oid });
             if entry.is_some_and(|(mode, _)| mode == LINK) {
-                found.extend(through_link(path).map(|path| TreeDifference { path }));
+                found.extend(through_link(path).map(|path| TreeDifference { path, oid }));
             }
             if new_tree.is_some() || !trees.is_empty() {
                 self.compare(new_tree, &trees, path, depth + 1, found)?;

@@ -148,6 +148,26 @@ fn an_index_that_git_would_read_in_another_way_is_not_read() {
 }
 
 #[test]
+fn a_cache_of_untracked_files_tells_where_git_uses_it() {
+    let made = repository();
+    git(made.path(), &["update-index", "--force-untracked-cache"]);
+    let index = GitIndex::parse(&fs::read(made.path().join(".git/index")).unwrap()).unwrap();
+    let data = index.caches.get(b"UNTR".as_slice()).unwrap();
+    let real = made.path().canonicalize().unwrap();
+    assert_eq!(GitIndex::untracked_cache_location(data), Some(real.as_os_str().as_encoded_bytes()));
+    for data in
+        [b"".as_slice(), b"\x05", b"\x05Location", b"\x20Location /workspace\0", b"\x05/workspace, system Linux\0"]
+    {
+        assert_eq!(GitIndex::untracked_cache_location(data), None, "{data:?}");
+    }
+}
+
+#[test]
+fn the_empty_file_has_the_name_that_git_gives_it() {
+    assert_eq!(super::object::oid_of("blob", b""), super::EMPTY_BLOB);
+}
+
+#[test]
 fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     let made = repository();
     git(made.path(), &["repack", "-qadf"]);

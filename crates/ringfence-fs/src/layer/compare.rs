@@ -436,7 +436,8 @@ impl Comparer<'_> {
     }
 }
 
-fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
+/// A path in a directory, both below the root.
+pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }
 

@@ -46,6 +46,9 @@ impl Left {
             repositories.into_iter().map(|(path, at)| (path.to_vec(), at)).collect();
         self.number_groups(&mut sets);
         self.refuse_stale(stale);
+        for (path, why) in std::mem::take(&mut self.repositories.refused) {
+            self.refuse_at_and_below(&path, &why);
+        }
         self.refuse_unkeepable(unkeepable, &repositories);
         self.refuse_read_only();
         self.decided = vec![KeepDecision::Ask; self.groups.len()];

@@ -9,6 +9,7 @@
 mod commit;
 mod compare;
 mod group;
+mod masked_paths;
 mod repository_data;
 mod review;
 mod stage;
@@ -24,6 +25,7 @@ use std::time::UNIX_EPOCH;
 use ringfence_kernel::{ChangeGroup, Changes, Context, KeepDecision, ToolError, Touch, View, Workspace};
 
 use self::compare::{Item, Unkeepable, compare};
+use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;
 pub(crate) use self::step::{clear, permit_directory, take_back};
 use self::upper::Upper;
@@ -74,6 +76,7 @@ impl Workspace for Files {
             groups: Vec::new(),
             decided: Vec::new(),
             repositories: RepositoryFindings::default(),
+            masked: MaskedPaths::of(&view.workspace),
             previewed: HashMap::new(),
         };
         left.judge_repositories(cx);
@@ -100,6 +103,8 @@ struct Left {
     /// What becomes of each group.
     decided: Vec<KeepDecision>,
     repositories: RepositoryFindings,
+    /// What the program saw empty.
+    masked: MaskedPaths,
     /// What a person was shown of the files that are there now.
     previewed: HashMap<Vec<u8>, Digest>,
 }

@@ -8,16 +8,22 @@
 //! Not here: reading a repository (`git/`), and what is asked about (the policy).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
-use ringfence_kernel::{Context, Decision, Touch, Verb};
+use ringfence_kernel::{Context, Decision, ToolError, Touch, Verb};
 use rustix::fs::OFlags;
 
 use super::Left;
-use super::compare::{Item, Now, place};
+use super::compare::{Item, Now, joined, place};
 use super::group::repository_of;
+use super::masked_paths::{StagedEntry, staged_mask};
+use crate::fence::WORKSPACE_OF_PROGRAMS;
 use crate::git::{
-    Budget, GitIndex, HeldFile, LINK, ObjectStore, Oid, RefStore, RepositoryFiles, Unreadable, parse_oids, through_link,
+    Budget, GitIndex, HeldFile, LINK, ObjectStore, Oid, RefStore, RepositoryFiles, TreeDifference, Unreadable,
+    parse_oids, through_link,
 };
 use crate::journal::{open_straight, split};
 use crate::mount::{Mount, look};
@@ -34,6 +40,14 @@ pub(super) struct RepositoryFindings {
     pub(super) tied: Vec<(Vec<u8>, Vec<u8>)>,
     /// Protected paths that a file of a repository leads to, by that file.
     pub(super) leads: HashMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// Files of a repository that must not be kept, and why.
+    pub(super) refused: Vec<(Vec<u8>, ToolError)>,
+}
+
+/// A path of the worktree of which a tree or the index has something else than before.
+struct PathChange {
+    path: Vec<u8>,
+    staged: StagedEntry,
 }
 
 impl Left {
@@ -44,14 +58,18 @@ impl Left {
         let mut findings = RepositoryFindings::default();
         for root in roots.iter().filter(|root| was_repository(&self.mount, root)) {
             let budget = Budget::new(cx);
-            let judged = Judge::new(self, root, &budget).and_then(|judge| judge.judge(cx));
-            let Ok(judged) = judged else { continue };
+            let Ok(judge) = Judge::new(self, root, &budget) else { continue };
+            let Ok(judged) = judge.judge(cx) else {
+                findings.refused.extend(judge.unread_index_mask());
+                continue;
+            };
             for (item, verdict) in self.items.iter_mut().zip(judged.verdicts) {
                 match verdict {
                     DataVerdict::Data => item.is_data = true,
                     DataVerdict::LeadsTo(paths) => {
                         findings.leads.insert(item.path.clone(), paths);
                     }
+                    DataVerdict::StagedMask(error) => findings.refused.push((item.path.clone(), error)),
                     DataVerdict::Elsewhere | DataVerdict::Unchanged | DataVerdict::Protected => {}
                 }
             }
@@ -69,7 +87,7 @@ fn was_repository(mount: &Mount, root: &[u8]) -> bool {
 }
 
 /// What an item is to a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum DataVerdict {
     /// It is not in this repository.
     Elsewhere,
@@ -78,6 +96,8 @@ enum DataVerdict {
     Unchanged,
     /// It would be data, but leads to these protected paths.
     LeadsTo(Vec<Vec<u8>>),
+    /// Git took the mask of a path for its contents.
+    StagedMask(ToolError),
     Protected,
 }
 
@@ -198,7 +218,7 @@ impl<'a> Judge<'a> {
                 continue;
             };
             let verdict = self.judge_item(item, path, &view, &indexes, cx);
-            if verdict == DataVerdict::Unchanged {
+            if matches!(verdict, DataVerdict::Unchanged) {
                 judged.unchanged.insert(item.path.clone());
             }
             judged.verdicts.push(verdict);
@@ -231,14 +251,17 @@ impl<'a> Judge<'a> {
         if !is_file && !matches!(class, FileClass::Index | FileClass::Head | FileClass::Reference) {
             return DataVerdict::Data;
         }
-        let paths = match class {
+        let changes = match class {
             FileClass::Object => match view.new.is_honest(path) {
                 Ok(true) => Ok(Vec::new()),
                 _ => return DataVerdict::Protected,
             },
             FileClass::Index => match indexes {
-                Ok(Some((old, new))) if old == new && is_file => return DataVerdict::Unchanged,
-                Ok(Some((old, new))) => index_differences(old, new),
+                Ok(Some((old, new))) if old.says_the_same(new) && is_file => return DataVerdict::Unchanged,
+                Ok(Some((old, new))) => match self.index_mask(old, new, Some(view)) {
+                    Some(error) => return DataVerdict::StagedMask(error),
+                    None => self.index_differences(old, new),
+                },
                 _ => return DataVerdict::Protected,
             },
             FileClass::Head if !is_file => return DataVerdict::Protected,
@@ -253,8 +276,12 @@ impl<'a> Judge<'a> {
             FileClass::Rerere if matches!(&item.now, Some(Now::File { seen, .. }) if seen.size == 0) => Ok(Vec::new()),
             FileClass::Rerere | FileClass::Other => return DataVerdict::Protected,
         };
-        let Ok(paths) = paths else { return DataVerdict::Protected };
-        let mut leads: Vec<Vec<u8>> = paths.into_iter().filter(|path| self.is_weighty(path, cx)).collect();
+        let Ok(changes) = changes else { return DataVerdict::Protected };
+        if let Some(error) = changes.iter().find_map(|change| self.mask_of(change)) {
+            return DataVerdict::StagedMask(error);
+        }
+        let paths = changes.into_iter().map(|change| change.path);
+        let mut leads: Vec<Vec<u8>> = paths.filter(|path| self.is_weighty(path, cx)).collect();
         leads.dedup();
         if leads.is_empty() { DataVerdict::Data } else { DataVerdict::LeadsTo(leads) }
     }
@@ -267,15 +294,70 @@ impl<'a> Judge<'a> {
             || cx.judge(&Touch { verb: Verb::Overwrite, place }).decision == Decision::Deny && cx.origin().is_some()
     }
 
-    fn reference_differences(&self, path: &[u8], view: &View<'_>) -> Result<Vec<Vec<u8>>, Unreadable> {
+    /// Why a change is not one that the program made, but what it saw of a masked path.
+    fn mask_of(&self, change: &PathChange) -> Option<ToolError> {
+        let worktree = split(self.root).0;
+        let full = joined(worktree, &change.path);
+        let masked = self.left.masked.mistaken(&self.left.mount, &full, change.staged)?;
+        Some(staged_mask(below(masked, worktree).filter(|path| !path.is_empty()).unwrap_or(masked), change.staged))
+    }
+
+    /// The same for the entries of the index, but for those that came with a commit that was there before.
+    fn index_mask(&self, old: &GitIndex, new: &GitIndex, view: Option<&View<'_>>) -> Option<ToolError> {
+        let masks = |change: &PathChange| Some((change.path.clone(), self.mask_of(change)?));
+        let masks: Vec<(Vec<u8>, ToolError)> = index_changes(old, new).iter().filter_map(masks).collect();
+        if masks.is_empty() {
+            return None;
+        }
+        let brought = view.and_then(|view| view.known_head_differences().ok()).unwrap_or_default();
+        let is_brought = |path: &Vec<u8>| {
+            let staged = new.entries.get(&(path.clone(), 0)).map(|entry| entry.oid);
+            brought.iter().any(|one| one.path == *path && one.oid == staged)
+        };
+        masks.into_iter().find(|(path, _)| !is_brought(path)).map(|(_, error)| error)
+    }
+
+    /// The same where the rest of the repository cannot be read.
+    fn unread_index_mask(&self) -> Option<(Vec<u8>, ToolError)> {
+        let (old, new) = self.indexes().ok()??;
+        Some((joined(self.root, b"index"), self.index_mask(&old, &new, None)?))
+    }
+
+    fn index_differences(&self, old: &GitIndex, new: &GitIndex) -> Result<Vec<PathChange>, Unreadable> {
+        let hides = |(key, entry): (&(Vec<u8>, u8), &crate::git::IndexEntry)| {
+            entry.is_hidden && !old.entries.get(key).is_some_and(|old| old.is_hidden)
+        };
+        let is_replaced = |(name, data): (&Vec<u8>, &Vec<u8>)| {
+            old.caches.get(name) != Some(data) && !(name == b"UNTR" && self.is_unused_cache(data))
+        };
+        if new.entries.iter().any(hides) || new.caches.iter().any(is_replaced) {
+            return Err(Unreadable("the index hides changes"));
+        }
+        let is_link = |key: &&(Vec<u8>, u8)| new.entries.get(*key).is_some_and(|entry| entry.mode == LINK);
+        let links = differing_keys(old, new).filter(is_link).filter_map(|(path, _)| through_link(path));
+        let paths = differing_keys(old, new).map(|(path, _)| path.clone()).chain(links);
+        // Masks were looked for before.
+        Ok(paths.map(|path| PathChange { path, staged: StagedEntry::Known }).collect())
+    }
+
+    /// Whether a cache of untracked files was made by git in a program: git on the host does not use the cache of another
+    /// directory than it works in.
+    fn is_unused_cache(&self, data: &[u8]) -> bool {
+        let jail = Path::new(WORKSPACE_OF_PROGRAMS);
+        let location = GitIndex::untracked_cache_location(data).map(|path| Path::new(OsStr::from_bytes(path)));
+        location.is_some_and(|location| location.starts_with(jail))
+            && !self.left.mount.host_roots.iter().any(|root| root.starts_with(jail))
+    }
+
+    fn reference_differences(&self, path: &[u8], view: &View<'_>) -> Result<Vec<PathChange>, Unreadable> {
         let Some(new) = view.new_refs.resolve(path)? else { return Ok(Vec::new()) };
         match view.old_refs.resolve(path)? {
             Some(old) => {
-                let mut paths = view.compare(Some(new), Some(old))?;
+                let mut changes = view.compare(Some(new), Some(old))?;
                 if path == b"refs/stash" {
-                    paths.extend(view.new_differences(&BTreeSet::from([new]))?);
+                    changes.extend(view.new_differences(&BTreeSet::from([new]))?);
                 }
-                Ok(paths)
+                Ok(changes)
             }
             None => view.new_differences(&BTreeSet::from([new])),
         }
@@ -335,35 +417,49 @@ impl<'a> Judge<'a> {
 
 impl View<'_> {
     /// What is in one tree, and neither in another one nor in what was checked out.
-    fn compare(&self, new: Option<Oid>, old: Option<Oid>) -> Result<Vec<Vec<u8>>, Unreadable> {
+    fn compare(&self, new: Option<Oid>, old: Option<Oid>) -> Result<Vec<PathChange>, Unreadable> {
         let tree = |store: &ObjectStore<'_>, oid: Option<Oid>| oid.map(|oid| store.tree_of(&oid)).transpose();
         let mut olds: Vec<Oid> = tree(&self.old, old)?.into_iter().collect();
         olds.extend(tree(&self.old, self.old_head)?);
-        let differences = self.new.differences(tree(&self.new, new)?, &olds)?;
-        Ok(differences.into_iter().map(|difference| difference.path).collect())
+        let new = tree(&self.new, new)?;
+        let is_known = new.is_some_and(|new| self.old.has(&new) == Ok(true));
+        let change = |TreeDifference { path, oid }| match (oid, is_known) {
+            (_, true) => PathChange { path, staged: StagedEntry::Known },
+            (Some(oid), _) => PathChange { path, staged: StagedEntry::Object(oid) },
+            (None, _) => PathChange { path, staged: StagedEntry::Removed },
+        };
+        Ok(self.new.differences(new, &olds)?.into_iter().map(change).collect())
+    }
+
+    /// What another commit brings that was there before, where `HEAD` stands for it now.
+    fn known_head_differences(&self) -> Result<Vec<TreeDifference>, Unreadable> {
+        let Some(new) = self.new_refs.resolve(b"HEAD")? else { return Ok(Vec::new()) };
+        let new = self.new.tree_of(&new)?;
+        let old = self.old_head.map(|old| self.old.tree_of(&old)).transpose()?;
+        if self.old.has(&new)? { self.new.differences(Some(new), old.as_slice()) } else { Ok(Vec::new()) }
     }
 
     /// The same for objects that nothing stood for before. A stash has more than one tree: all of them count.
-    fn new_differences(&self, oids: &BTreeSet<Oid>) -> Result<Vec<Vec<u8>>, Unreadable> {
-        let mut paths = Vec::new();
+    fn new_differences(&self, oids: &BTreeSet<Oid>) -> Result<Vec<PathChange>, Unreadable> {
+        let mut changes = Vec::new();
         for oid in oids.iter().filter(|oid| !self.old_values.contains(*oid) && oid.iter().any(|byte| *byte != 0)) {
-            paths.extend(self.compare(Some(*oid), None)?);
+            changes.extend(self.compare(Some(*oid), None)?);
             for parent in self.new.parents_of(oid)?.iter().skip(1) {
                 if !self.old_values.contains(parent) {
-                    paths.extend(self.compare(Some(*parent), None)?);
+                    changes.extend(self.compare(Some(*parent), None)?);
                 }
             }
         }
-        Ok(paths)
+        Ok(changes)
     }
 
-    fn packed_differences(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
+    fn packed_differences(&self) -> Result<Vec<PathChange>, Unreadable> {
         let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
         self.packed_values_differences(new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)))
     }
 
     /// What packed references lead to where the loose ones at a path, or below it, are gone.
-    fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+    fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<PathChange>, Unreadable> {
         let packed = self.new_refs.packed().iter();
         self.packed_values_differences(packed.filter(|(name, _)| below(name, path).is_some()))
     }
@@ -371,8 +467,8 @@ impl View<'_> {
     fn packed_values_differences<'r>(
         &self,
         packed: impl Iterator<Item = (&'r Vec<u8>, &'r Oid)>,
-    ) -> Result<Vec<Vec<u8>>, Unreadable> {
-        let mut paths = Vec::new();
+    ) -> Result<Vec<PathChange>, Unreadable> {
+        let mut changes = Vec::new();
         for (name, oid) in packed {
             if name.get(..13).is_some_and(|start| start.eq_ignore_ascii_case(b"refs/replace/")) {
                 return Err(Unreadable("an object is replaced"));
@@ -381,12 +477,12 @@ impl View<'_> {
             if before == Some(*oid) {
                 continue;
             }
-            paths.extend(match before {
+            changes.extend(match before {
                 Some(before) => self.compare(Some(*oid), Some(before))?,
                 None => self.new_differences(&BTreeSet::from([*oid]))?,
             });
         }
-        Ok(paths)
+        Ok(changes)
     }
 }
 
@@ -397,16 +493,18 @@ fn differing_keys<'i>(old: &'i GitIndex, new: &'i GitIndex) -> impl Iterator<Ite
     changed.chain(gone)
 }
 
-fn index_differences(old: &GitIndex, new: &GitIndex) -> Result<Vec<Vec<u8>>, Unreadable> {
-    let hides = |(key, entry): (&(Vec<u8>, u8), &crate::git::IndexEntry)| {
-        entry.is_hidden && !old.entries.get(key).is_some_and(|old| old.is_hidden)
+fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<PathChange> {
+    let change = |key: &(Vec<u8>, u8)| {
+        let is_gone = || !(0..4).any(|stage| new.entries.contains_key(&(key.0.clone(), stage)));
+        let staged = match new.entries.get(key) {
+            Some(entry) => StagedEntry::Object(entry.oid),
+            None if is_gone() => StagedEntry::Removed,
+            // A conflict was resolved: the path is there still.
+            None => StagedEntry::Known,
+        };
+        PathChange { path: key.0.clone(), staged }
     };
-    if new.entries.iter().any(hides) || new.caches.iter().any(|cache| !old.caches.contains(cache)) {
-        return Err(Unreadable("the index hides changes"));
-    }
-    let is_link = |key: &&(Vec<u8>, u8)| new.entries.get(*key).is_some_and(|entry| entry.mode == LINK);
-    let links = differing_keys(old, new).filter(is_link).filter_map(|(path, _)| through_link(path));
-    Ok(differing_keys(old, new).map(|(path, _)| path.clone()).chain(links).collect())
+    differing_keys(old, new).map(change).collect()
 }
 
 /// The files of a repository in the workspace as it is.
@@ -498,8 +596,4 @@ fn below<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
             .strip_prefix(directory)
             .and_then(|rest| if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }),
     }
-}
-
-fn joined(directory: &[u8], path: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { path.to_vec() } else { [directory, b"/", path].concat() }
 }

@@ -17,6 +17,7 @@ use crate::fault::fault;
 use crate::known::At;
 use crate::mount::Mount;
 use crate::name::show;
+use crate::repository::FoundPieces;
 use crate::stamp::{Kind, Stamp};
 use crate::walk::{Ours, Step, Walk};
 
@@ -106,8 +107,9 @@ pub(crate) fn survey(
     let mut hasher = Hasher::default();
     let mut left = cx.limits.list_bytes;
     let mut kinds: HashMap<Class, usize> = HashMap::new();
-    // For each directory from the start to the current one, whether it lets nothing go.
+    // For each directory from the start to the current one, whether it lets nothing go, and what it has of a repository.
     let mut closed = vec![is_closed(start.as_fd(), c".").map_err(|errno| fault(errno, shown))?];
+    let mut pieces = vec![FoundPieces::default()];
     // What we are writing there at this moment is seen too: a directory is not moved from under it.
     let mut walk = Walk::seeing(Ours::Seen, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
@@ -115,6 +117,7 @@ pub(crate) fn survey(
             Step::Entry(entry) => entry,
             Step::Left(_) => {
                 closed.pop();
+                pieces.pop();
                 continue;
             }
         };
@@ -135,7 +138,8 @@ pub(crate) fn survey(
         let size = if stamp.kind == Kind::Directory { 0 } else { stamp.size };
         manifest.bytes = manifest.bytes.saturating_add(size);
         let mut class = classify(&path);
-        let known = mount.weigh(class.names[0], At { fd: walk.directory()?, name: &entry.name }, &stamp);
+        let mut known = mount.weigh(class.names[0], At { fd: walk.directory()?, name: &entry.name }, &stamp);
+        known.protected |= pieces.last_mut().is_some_and(|pieces| pieces.completed_by(&entry.name));
         class.names[0] = class.names[0].or(known);
         if class != Class::default() {
             let seen = kinds.entry(class).or_default();
@@ -149,6 +153,7 @@ pub(crate) fn survey(
             manifest.listed.push(Entry { path, size, kind: stamp.kind.name() });
         }
         if walk.is_directory(&entry)? {
+            pieces.push(FoundPieces::default());
             closed.push(is_closed(walk.directory()?, entry.name.as_slice()).map_err(|errno| fault(errno, shown))?);
             walk.descend(&entry)?.map_err(|errno| match errno {
                 Errno::XDEV => {

@@ -143,6 +143,44 @@ fn pieces_and_settings_that_a_program_left_are_asked_about_by_folded_names_and_b
     }
 }
 
+#[test]
+fn a_whole_repository_is_asked_about_whatever_it_is_called() {
+    for (repository, path) in [("bare", "bare"), ("a/deep/bare", "a"), ("bare", "bare/"), ("worktree", "worktree")] {
+        let pieces: &[&str] = match repository {
+            "worktree" => &["head", "commondir"],
+            _ => &["HEAD", "objects/a", "refs/a"],
+        };
+        for (tool, arguments) in [
+            ("move_file", json!({"from": path, "to": "elsewhere"})),
+            ("delete_file", json!({"path": path, "recursive": true})),
+        ] {
+            let world = World::with(refusing());
+            pieces.iter().for_each(|piece| world.write(&format!("{repository}/{piece}"), "x"));
+            assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{repository}: {tool}");
+        }
+    }
+    let world = World::with(refusing());
+    // None of these is a repository.
+    for path in ["one/HEAD", "one/objects/x", "two/refs/x", "two/objects/HEAD", "two/x/HEAD"] {
+        world.write(path, "x");
+    }
+    for path in ["one", "two"] {
+        world.value("move_file", &json!({"from": path, "to": format!("new-{path}")}));
+    }
+}
+
+#[test]
+fn a_move_of_a_whole_repository_is_undone_only_with_a_yes() {
+    let person = Person::saying_yes();
+    let world = World::with(Setup { person: Some(person.clone()), ..refusing() });
+    ["bare/HEAD", "bare/objects/a", "bare/refs/a"].iter().for_each(|path| world.write(path, "x"));
+    let moved = change(&world, "move_file", &json!({"from": "bare", "to": "elsewhere"}));
+    assert!(person.last().reason.contains("other programs act on"), "{}", person.last().reason);
+    let asked = person.count();
+    world.value("undo", &json!({"change": moved}));
+    assert_eq!(person.count(), asked + 1);
+}
+
 /// Two at once, each with a piece of its own that completes nothing by itself.
 #[test]
 fn two_sessions_at_once_do_not_complete_a_repository() {

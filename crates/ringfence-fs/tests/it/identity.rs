@@ -148,6 +148,49 @@ fn what_a_link_of_a_secret_directory_leads_to_is_secret() {
 }
 
 #[test]
+fn an_absolute_link_that_leads_inside_is_followed_like_a_relative_one() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for (link, to, path) in [
+            (".vscode", "cfg", "cfg/tasks.json"),
+            (".vscode", "via", "cfg/tasks.json"),
+            (".vscode", "cfg/../cfg", "cfg/tasks.json"),
+            (".github", "cfg", "cfg/workflows/ci.yml"),
+            ("AGENTS.md", "cfg/agents.txt", "cfg/agents.txt"),
+        ] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write(path, "x\n");
+            world.write("cfg2/x", "x\n");
+            symlink(world.root.join("cfg"), world.root.join("via")).unwrap();
+            symlink(world.root.join(to), world.root.join(link)).unwrap();
+            let write = |path: &str| json!({"path": path, "content": "y"});
+            assert_eq!(world.error("write_file", &write(path)), ErrorKind::ApprovalDenied, "{link} {to}");
+            world.value("write_file", &write("cfg2/x"));
+        }
+        let world = World::with(setup(&Person::saying_no()).on(backend));
+        world.write("keys/main", ENV);
+        symlink(world.root.join("keys"), world.root.join(".ssh")).unwrap();
+        check_secret(&world, "keys/main");
+    }
+}
+
+#[test]
+fn a_link_that_is_made_after_the_first_look_is_followed_too() {
+    for backend in [Backend::Best, Backend::CapStd] {
+        for (link, to) in [(".vscode", "cfg"), ("sub/../.vscode", "cfg"), (".claude/commands", "../cfg")] {
+            let world = World::with(setup(&Person::saying_no()).on(backend));
+            world.write("cfg/tasks.json", "x\n");
+            world.write("sub/x", "x\n");
+            world.write(".claude/x", "x\n");
+            let write = json!({"path": "cfg/tasks.json", "content": "y"});
+            world.value("write_file", &write);
+            symlink(to, world.root.join(link)).unwrap();
+            assert_eq!(world.error("write_file", &write), ErrorKind::ApprovalDenied, "{link}");
+            check_plain(&world, "cfg/tasks.json");
+        }
+    }
+}
+
+#[test]
 fn a_link_of_an_ordinary_directory_protects_nothing_and_one_that_leads_out_is_passed_over() {
     let world = World::with(setup(&Person::saying_no()));
     world.write("docs/guide.md", "x\n");

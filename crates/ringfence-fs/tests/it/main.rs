@@ -15,6 +15,7 @@ mod attacks;
 mod audit;
 mod basics;
 mod blocked;
+mod cpu_share;
 mod found;
 mod fuzz;
 mod hidden;

@@ -18,6 +18,9 @@ use fuser::{
 /// Nothing is remembered by the kernel, so that everything is asked for.
 const TTL: Duration = Duration::ZERO;
 
+/// After this an event that a test waits for is taken to be missing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+
 const ROOT: u64 = 1;
 
 /// What can be held.
@@ -48,6 +51,8 @@ struct GateState {
     /// So many of them go through first.
     spare: usize,
     aside: Vec<Box<dyn FnOnce() + Send>>,
+    /// Nothing more comes to wait.
+    is_given_up: bool,
     /// Every request that was let through or put aside, in order.
     seen: Vec<Op>,
 }
@@ -58,6 +63,7 @@ impl Gate {
         let mut state = self.state.lock().unwrap();
         state.held = Some(op);
         state.spare = spare;
+        state.is_given_up = false;
     }
 
     pub(crate) fn hold(&self, op: Op) {
@@ -66,11 +72,26 @@ impl Gate {
 
     /// Waits until so many requests wait.
     pub(crate) fn waits_for(&self, count: usize) {
-        let short = |state: &mut GateState| state.aside.len() < count;
+        self.wait_while(|state| state.aside.len() < count);
+    }
+
+    /// Waits until one waits, or until `give_up`. Whether one waits then.
+    pub(crate) fn waits_or_gives_up(&self) -> bool {
+        self.wait_while(|state| state.aside.is_empty() && !state.is_given_up);
+        !self.state.lock().unwrap().aside.is_empty()
+    }
+
+    fn wait_while(&self, is_short: impl Fn(&GateState) -> bool) {
         let state = self.state.lock().unwrap();
-        let (state, late) = self.news.wait_timeout_while(state, Duration::from_secs(20), short).unwrap();
+        let (state, late) = self.news.wait_timeout_while(state, PATIENCE, |state| is_short(state)).unwrap();
         drop(state);
         assert!(!late.timed_out(), "nothing came to wait at the gate");
+    }
+
+    /// Says that no further request comes, until the gate is held again.
+    pub(crate) fn give_up(&self) {
+        self.state.lock().unwrap().is_given_up = true;
+        self.news.notify_all();
     }
 
     /// Answers everything that waits, and holds nothing any more.

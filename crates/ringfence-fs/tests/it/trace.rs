@@ -2,10 +2,11 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use ringfence_kernel::{AuditLost, AuditSink, Moment, Record};
 use tokio_util::sync::CancellationToken;
+
+use crate::slow::PATIENCE;
 
 /// A sink that keeps what it gets.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +37,7 @@ impl Trace {
     pub(crate) fn reaches(&self, count: usize) -> Vec<String> {
         let (lines, news) = &*self.kept;
         let short = |lines: &mut Vec<String>| lines.len() < count;
-        let (lines, late) = news.wait_timeout_while(lines.lock().unwrap(), Duration::from_secs(20), short).unwrap();
+        let (lines, late) = news.wait_timeout_while(lines.lock().unwrap(), PATIENCE, short).unwrap();
         assert!(!late.timed_out(), "{lines:?}");
         lines.clone()
     }

@@ -209,7 +209,7 @@ impl World {
     /// The same, cancelled after a while.
     pub(crate) fn call_until(&self, tool: &str, arguments: &str, cancel_after: Option<Duration>) -> Answer {
         let cancel = CancellationToken::new();
-        self.call_beside(tool, arguments, &cancel, async {
+        self.call_beside(&self.session, (tool, arguments), &cancel, async {
             if let Some(after) = cancel_after {
                 tokio::time::sleep(after).await;
                 cancel.cancel();
@@ -219,20 +219,34 @@ impl World {
 
     /// The same, for whoever holds the token to cancel.
     pub(crate) fn call_with(&self, tool: &str, arguments: &Value, cancel: &CancellationToken) -> Answer {
-        self.call_beside(tool, &arguments.to_string(), cancel, async {})
+        self.call_within(self.session.limits.call_time, tool, arguments, cancel)
+    }
+
+    /// The same with another limit on its time.
+    pub(crate) fn call_within(
+        &self,
+        call_time: Duration,
+        tool: &str,
+        arguments: &Value,
+        cancel: &CancellationToken,
+    ) -> Answer {
+        let like = self.session.like(&*self.session.id, self.session.principal.clone());
+        let limits = Limits { call_time, ..like.limits.clone() };
+        let session = Arc::new(Session { limits, bits: self.session.bits.clone(), ..like });
+        self.call_beside(&session, (tool, &arguments.to_string()), cancel, async {})
     }
 
     fn call_beside(
         &self,
-        tool: &str,
-        arguments: &str,
+        session: &Arc<Session>,
+        (tool, arguments): (&str, &str),
         cancel: &CancellationToken,
         beside: impl Future<Output = ()>,
     ) -> Answer {
         let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let reply = runtime.block_on(async {
-            let call = self.host.call(&self.session, call, cancel);
+            let call = self.host.call(session, call, cancel);
             tokio::pin!(call, beside);
             tokio::select! {
                 biased;

@@ -107,6 +107,13 @@ const WAYS: &[Way] = &[
                for at in range(0, size, 2 << 20): ctypes.c_char.from_address(p + at).value",
     },
     Way {
+        name: "memory of processes whose first thread has ended",
+        code: "import threading\nready, say = os.pipe(); end, gate = os.pipe()\ndef hold():\n    \
+               x = bytearray(b'x') * (32 << 20); os.write(say, b'x'); os.read(end, 1); os._exit(0)\ndef take(n):\n    \
+               if n % 32: return\n    if os.fork() == 0:\n        os.close(gate); threading.Thread(target=hold).start()\n        \
+               libc.syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n    os.read(ready, 1)",
+    },
+    Way {
         name: "memory while processes come and go",
         code: "import threading\ndef storm():\n    while True:\n        pid = os.fork()\n        if pid == 0:\n            \
                if os.fork() == 0: os._exit(0)\n            os._exit(0)\n        os.waitpid(pid, 0)\n\
@@ -192,5 +199,57 @@ fn memory_within_the_limit_is_not_in_the_way() {
              time.sleep(0.5); os._exit(0)\nfor _ in range(4): os.wait()\nprint('all')",
         );
         assert_eq!(ended.stdout.text(), "all\n", "{:?} {}", ended.ended_by, ended.stderr.text());
+    });
+}
+
+/// Locks every other byte of files. Each call makes two locks: one for the byte, and one for what it splits off. Then tries
+/// every other call that takes a lock, and some that take none.
+const TAKE_LOCKS: &str = "
+import fcntl, os, struct
+def lock(command, kind, start, length):
+    fcntl.fcntl(file, command, struct.pack('hhqqii', kind, 0, start, length, 0, 0))
+def refused(call, *arguments):
+    try: call(*arguments)
+    except OSError as error: return error.errno
+def take():
+    global file
+    for number in range(FILES):
+        file = os.open(f'/tmp/{number}', os.O_RDWR | os.O_CREAT)
+        lock(fcntl.F_SETLK, fcntl.F_RDLCK, 0, 0)
+        for at in range(500): lock(fcntl.F_SETLK, fcntl.F_WRLCK, 2 * at, 1)
+    print('TOOK IT')
+mine = os.open('/tmp/mine', os.O_RDONLY | os.O_CREAT)
+fcntl.flock(mine, fcntl.LOCK_EX)
+print(refused(take))
+for command in 6, 7, 37, 38: print(refused(lock, command, fcntl.F_RDLCK, 5000, 1))
+print(refused(fcntl.flock, mine, fcntl.LOCK_SH), refused(fcntl.fcntl, mine, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+print(refused(fcntl.flock, mine, fcntl.LOCK_UN), refused(fcntl.fcntl, mine, fcntl.F_GETFL))
+";
+
+/// The kernel charges locks to no process, and not every kernel charges them to a cgroup.
+#[test]
+fn locks_of_files_are_bounded() {
+    everyone("memory::locks_of_files_are_bounded", || {
+        let mut world = World::new();
+        world.limits.memory_bytes = 32 * MIB;
+        // A lock takes about 200 bytes.
+        let files = 4 * world.limits.memory_bytes / 200 / 1000;
+        let ended = world.python(&TAKE_LOCKS.replace("FILES", &files.to_string()));
+        let expected = "37\n37\n37\n37\n37\n37 37\nNone None\n";
+        assert_eq!(ended.stdout.text(), expected, "{:?} {}", ended.ended_by, ended.stderr.text());
+    });
+}
+
+#[test]
+fn databases_lock_their_files() {
+    everyone("memory::databases_lock_their_files", || {
+        let ended = World::new().python(
+            "import sqlite3\nbase = sqlite3.connect('/tmp/base'); base.execute('create table t (n)')\n\
+             for n in range(1000):\n    with base: base.execute('insert into t values (?)', (n,))\n\
+             other = sqlite3.connect('/tmp/base', timeout=0); base.execute('begin exclusive')\n\
+             try: other.execute('insert into t values (1)')\nexcept sqlite3.OperationalError as error: print(error)\n\
+             base.commit(); print(other.execute('select count(*) from t').fetchone()[0])",
+        );
+        assert_eq!(ended.stdout.text(), "database is locked\n1000\n", "{:?} {}", ended.ended_by, ended.stderr.text());
     });
 }

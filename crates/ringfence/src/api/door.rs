@@ -82,9 +82,9 @@ impl Door {
     pub(super) async fn know(&self, headers: &HeaderMap, extensions: &Extensions) -> Result<Owner, Problem> {
         let owner = self.still_know(headers).await?;
         if let Some(connection) = ConnectionHandle::of(extensions) {
-            connection.authenticate(&owner.name);
+            connection.authenticate(&owner.id);
         }
-        match self.rate.take(&owner.name, Instant::now()) {
+        match self.rate.take(&owner.id, Instant::now()) {
             true => Ok(owner),
             false => Err(Problem::too_many(TOO_FAST)),
         }
@@ -178,7 +178,12 @@ mod tests {
     }
 
     fn who(name: &str) -> Owner {
-        Owner { name: name.into(), scopes: BTreeSet::from([Scope::Call]), assurance: Assurance::Relayed }
+        Owner {
+            id: name.into(),
+            name: name.into(),
+            scopes: BTreeSet::from([Scope::Call]),
+            assurance: Assurance::Relayed,
+        }
     }
 
     #[test]

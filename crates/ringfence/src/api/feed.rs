@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::lock::lock;
+use crate::session_owners::SessionOwners;
 use crate::tokens::Owner;
 
 /// Events that are kept.
@@ -36,7 +37,7 @@ pub(super) struct Event {
     pub(super) id: u64,
     pub(super) kind: &'static str,
     session: Option<Box<str>>,
-    /// Whose session it is in. Nothing for what is the business of those in charge alone.
+    /// The id of the token whose session it is in. Nothing for what is the business of those in charge alone.
     owner: Option<Box<str>>,
     /// As JSON.
     bare: Box<str>,
@@ -52,7 +53,7 @@ impl Event {
     }
 
     fn is_of(&self, who: &Owner) -> bool {
-        self.owner.as_deref() == Some(&*who.name)
+        self.owner.as_deref() == Some(&*who.id)
     }
 
     /// As they hear it.
@@ -84,6 +85,7 @@ pub(super) struct Feed {
     kept: Arc<Mutex<Kept>>,
     last: watch::Sender<u64>,
     counts: Arc<CallCounts>,
+    owners: SessionOwners,
 }
 
 /// How many calls there were.
@@ -121,7 +123,8 @@ impl Feed {
     /// A feed whose first event has this number, which is not 0.
     pub(super) fn from(next: u64) -> Self {
         let kept = Kept { events: VecDeque::new(), bytes: 0, next };
-        Self { kept: Arc::new(Mutex::new(kept)), last: watch::Sender::new(next - 1), counts: Arc::default() }
+        let (counts, owners) = Default::default();
+        Self { kept: Arc::new(Mutex::new(kept)), last: watch::Sender::new(next - 1), counts, owners }
     }
 
     pub(super) fn tell(&self, news: News<'_>) {
@@ -155,6 +158,11 @@ impl Feed {
         self.last.send_replace(id);
     }
 
+    /// Whose the sessions are that tell their records here.
+    pub(super) fn owners(&self) -> &SessionOwners {
+        &self.owners
+    }
+
     pub(super) fn counts(&self) -> &CallCounts {
         &self.counts
     }
@@ -181,7 +189,7 @@ impl Feed {
 
     /// A listener that tells what a call says before it ends.
     pub(super) fn listener(&self, session: &Session, call: &str) -> Arc<dyn Listener> {
-        let (session, owner) = (session.id.clone(), session.principal.name.clone());
+        let (session, owner) = (session.id.clone(), self.owners.owner_of(session));
         Arc::new(Heard { feed: self.clone(), session, owner, call: call.to_owned() })
     }
 }
@@ -250,7 +258,8 @@ impl AuditSink for Feed {
                 if matches!(moment, Moment::Refused { .. }) { "refused" } else { "overdue" }
             }
         };
-        let (session, owner) = (Some(session.id.as_str()), Some(session.principal.name.as_str()));
+        let owner = self.owners.owner_of(session);
+        let (session, owner) = (Some(session.id.as_str()), owner.as_deref());
         self.tell(News { kind, session, owner, data, contents });
         Ok(())
     }
@@ -260,7 +269,7 @@ impl AuditSink for Feed {
 struct Heard {
     feed: Feed,
     session: String,
-    owner: String,
+    owner: Option<Arc<str>>,
     call: String,
 }
 
@@ -269,7 +278,7 @@ impl Listener for Heard {
         self.feed.tell(News {
             kind: "progress",
             session: Some(&self.session),
-            owner: Some(&self.owner),
+            owner: self.owner.as_deref(),
             data: json!({"callId": self.call, "stream": progress.stream}),
             contents: json!({"text": clipped(progress.text)}),
         });
@@ -291,7 +300,7 @@ mod tests {
     use crate::tokens::Owner;
 
     fn who(name: &str, scope: Scope, assurance: Assurance) -> Owner {
-        Owner { name: name.into(), scopes: BTreeSet::from([scope]), assurance }
+        Owner { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance }
     }
 
     fn tell(feed: &Feed, session: &str, owner: &str) {

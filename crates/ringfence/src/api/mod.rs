@@ -50,6 +50,7 @@ use crate::mcp::ENVELOPE;
 use crate::pasts::Pasts;
 use crate::request_rate::RequestRate;
 use crate::request_source::SourceCheck;
+use crate::session_owners::SessionOwners;
 use crate::store::SqliteStore;
 use crate::token_slots::TokenSlots;
 use crate::tokens::Tokens;
@@ -132,6 +133,11 @@ impl Before {
     /// What the tokens of the same server have been through.
     pub(crate) fn pasts(&self) -> Pasts {
         self.pasts.clone()
+    }
+
+    /// Whose the sessions of the same server are.
+    pub(crate) fn owners(&self) -> SessionOwners {
+        self.feed.owners().clone()
     }
 
     /// The limit that requests of both fronts count towards.

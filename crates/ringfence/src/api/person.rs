@@ -19,6 +19,7 @@ use super::problem::Problem;
 use super::reply::reply;
 use super::routes::Visit;
 use super::views::{ChangeDetails, ChangeList, DirectoryListing, Documented, FileText, UndoResult};
+use crate::session_owners::SessionOwnership;
 use crate::tokens::Owner;
 use crate::wire::Wired;
 
@@ -76,15 +77,24 @@ pub(super) struct At {
     reveal: bool,
 }
 
+/// The host by which a person looks, and their session on it for one call.
+#[derive(Debug)]
+struct PersonSeat {
+    wired: Arc<Wired>,
+    session: Arc<Session>,
+    _owner: SessionOwnership,
+}
+
 impl Api {
     /// The host by which somebody looks, and their session on it.
-    async fn seat(&self, who: &Owner, workspace: Option<&str>) -> Result<(Arc<Wired>, Arc<Session>), Problem> {
+    async fn seat(&self, who: &Owner, workspace: Option<&str>) -> Result<PersonSeat, Problem> {
         let wired = self.houses.person(workspace, who.assurance).await?;
         // What the path wanted was checked; to look and to undo are calls.
         let mut caller = who.principal();
         caller.scopes.insert(Scope::Call);
         let session = Arc::new(Session { agent: None, ..wired.session.like(&wired.session.id, caller) });
-        Ok((wired, session))
+        let _owner = self.feed.owners().register(&session, &who.id);
+        Ok(PersonSeat { wired, session, _owner })
     }
 
     /// Whether a call would show what may be a secret. What cannot be planned shows nothing.
@@ -95,7 +105,7 @@ impl Api {
         tool: &str,
         arguments: &Value,
     ) -> Result<bool, Problem> {
-        let (wired, session) = self.seat(who, workspace).await?;
+        let PersonSeat { wired, session, _owner } = self.seat(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let explained = wired.host.explain(&session, call).await;
         Ok(explained.is_ok_and(|found| found.touches.iter().any(|each| each.touch.place.sensitive().secret)))
@@ -128,7 +138,7 @@ impl Api {
 
     /// Makes a call for a person, and gives its value.
     async fn ask(&self, who: &Owner, workspace: Option<&str>, tool: &str, arguments: Value) -> Result<Value, Problem> {
-        let (wired, session) = self.seat(who, workspace).await?;
+        let PersonSeat { wired, session, _owner } = self.seat(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();

@@ -373,7 +373,7 @@ async fn enter<A: DeserializeOwned>(
     let mut key = None;
     let asked = if takes_body(&parts.method) {
         let body = api.door.read(&who, body).await?;
-        key = RequestKey::of(&parts.headers, &who.name, parts.uri.path(), &body)?;
+        key = RequestKey::of(&parts.headers, &who.id, parts.uri.path(), &body)?;
         read_body(&parts.headers, &body)?
     } else {
         Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| Problem::bad(rejected.body_text()))?.0

@@ -94,18 +94,25 @@ pub(super) struct RunList {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     view: RunView,
-    /// The token that it belongs to.
+    /// The id of the token that it belongs to.
     owner: String,
+    /// The name of that token. Runs of version 0.1.0 have it as their owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token_name: Option<String>,
     /// Whose is a person's page.
     #[serde(default)]
     is_page: bool,
 }
 
 impl Kept {
+    fn token_name(&self) -> &str {
+        self.token_name.as_deref().unwrap_or(&self.owner)
+    }
+
     /// As somebody may see it: what was said is for whose it is, and for a person.
     fn shown_to(self, who: &Owner) -> RunView {
         let Self { mut view, owner, .. } = self;
-        if who.assurance != Assurance::Person && owner != *who.name {
+        if who.assurance != Assurance::Person && owner != *who.id {
             view.prompt.clear();
             view.outcome = None;
         }
@@ -114,13 +121,13 @@ impl Kept {
 
     /// Whether somebody may end it: whose it is, and those who may end any session.
     fn may_be_cancelled_by(&self, who: &Owner) -> bool {
-        self.owner == *who.name || who.may(Scope::Admin)
+        self.owner == *who.id || who.may(Scope::Admin)
     }
 
     /// Whether somebody may give it more to do. Its calls stay its owner's, so of others only a person may: a token that can
     /// approve would answer for what it asked for itself.
     fn may_be_resumed_by(&self, who: &Owner) -> bool {
-        self.owner == *who.name || (who.may(Scope::Admin) && who.assurance == Assurance::Person)
+        self.owner == *who.id || (who.may(Scope::Admin) && who.assurance == Assurance::Person)
     }
 }
 
@@ -236,7 +243,7 @@ impl Api {
     }
 
     fn run(&self, visit: &Visit) -> Result<Arc<Run>, Problem> {
-        let may = |run: &Arc<Run>| in_charge(&visit.who) || lock(&run.kept).owner == *visit.who.name;
+        let may = |run: &Arc<Run>| in_charge(&visit.who) || lock(&run.kept).owner == *visit.who.id;
         let found = lock(&self.runs.0).get(visit.name(0)).cloned().filter(may);
         found.ok_or_else(|| Problem::missing("you have no run of that id; `GET /v1/runs` lists those that there are"))
     }
@@ -285,10 +292,11 @@ impl Api {
         let session = &made.wired.session;
         // Whose run it is, is who calls in it. A page's run asks its person; a script never answers for its own.
         let caller = Principal::agent(match kept.is_page {
-            true => format!("agent of {}", kept.owner),
-            false => kept.owner.clone(),
+            true => format!("agent of {}", kept.token_name()),
+            false => kept.token_name().to_owned(),
         });
         made.wired.session = Arc::new(Session { bits: session.bits.clone(), ..session.like(&session.id, caller) });
+        let ownership = self.feed.owners().register(&made.wired.session, &kept.owner);
         kept.view.session.clone_from(&made.wired.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
         let cancel = CancellationToken::new();
@@ -298,7 +306,7 @@ impl Api {
         self.tell_of_run(&run);
         let (api, working) = (Arc::clone(self), Arc::clone(&run));
         tokio::spawn(async move {
-            let _slot = slot;
+            let (_slot, _owner) = (slot, ownership);
             let outcome = match made.begin(&cancel).await {
                 Ok((agent, mut history, saved)) => {
                     let outcome = finished(&agent.run(&prompt, &mut history, &cancel).await);
@@ -342,7 +350,7 @@ pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<RunL
     let all: Vec<Kept> = lock(&api.runs.0).values().map(|run| lock(&run.kept).clone()).collect();
     let mut runs: Vec<RunView> = all
         .into_iter()
-        .filter(|kept| in_charge(&visit.who) || kept.owner == *visit.who.name)
+        .filter(|kept| in_charge(&visit.who) || kept.owner == *visit.who.id)
         .map(|kept| kept.shown_to(&visit.who))
         .collect();
     runs.sort_by(|a, b| b.created.cmp(&a.created));
@@ -354,7 +362,7 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewRun) -> Result<Ru
     if prompt.trim().is_empty() {
         return Err(Problem::bad("a run needs a prompt"));
     }
-    let owner = visit.who.name.to_string();
+    let (owner, token_name) = (visit.who.id.to_string(), Some(visit.who.name.to_string()));
     if let Some(session) = &session {
         let is_theirs = |run: &Arc<Run>| {
             let kept = lock(&run.kept);
@@ -375,7 +383,7 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewRun) -> Result<Ru
         state: "running".to_owned(),
         outcome: None,
     };
-    let kept = Kept { view, owner, is_page: visit.who.assurance == Assurance::Person };
+    let kept = Kept { view, owner, token_name, is_page: visit.who.assurance == Assurance::Person };
     let run = api.start(&visit.who, kept, session).await?;
     let view = lock(&run.kept).view.clone();
     Ok(view)
@@ -438,7 +446,7 @@ mod tests {
             state: state.to_owned(),
             outcome: None,
         };
-        let kept = Mutex::new(Kept { view, owner: owner.to_owned(), is_page: false });
+        let kept = Mutex::new(Kept { view, owner: owner.to_owned(), token_name: None, is_page: false });
         (id, Arc::new(Run { kept, feed: Feed::from(1), cancel: Mutex::default() }))
     }
 
@@ -446,7 +454,12 @@ mod tests {
     fn a_run_of_another_token_is_ended_by_an_administrator_and_resumed_by_a_person() {
         let (_, run) = run(0, "running", "own");
         let check = |name: &str, scope: Scope, assurance: Assurance, expected: (bool, bool)| {
-            let who = Owner { name: name.into(), scopes: [Scope::Call, Scope::Approve, scope].into(), assurance };
+            let who = Owner {
+                id: name.into(),
+                name: name.into(),
+                scopes: [Scope::Call, Scope::Approve, scope].into(),
+                assurance,
+            };
             let kept = lock(&run.kept);
             assert_eq!((kept.may_be_cancelled_by(&who), kept.may_be_resumed_by(&who)), expected, "{who:?}");
         };

@@ -23,6 +23,7 @@ use super::problem::Problem;
 use super::routes::{Nothing, Visit};
 use crate::limits_config::LimitKeys;
 use crate::lock::lock;
+use crate::session_owners::SessionOwnership;
 use crate::store::Shelf;
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
 use crate::tokens::{Owner, secret};
@@ -85,7 +86,7 @@ pub(super) struct SessionList {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     view: SessionView,
-    /// The token that it belongs to.
+    /// The id of the token that it belongs to.
     owner: String,
     limits: Map<String, Value>,
 }
@@ -101,6 +102,7 @@ pub(super) struct Sitting {
     /// Held by a call that may change something.
     changes: Line<()>,
     count: AtomicU64,
+    _owner: SessionOwnership,
     _slot: SlotPermit,
 }
 
@@ -144,7 +146,7 @@ impl Sitting {
     }
 
     fn is_of(&self, who: &Owner) -> bool {
-        lock(&self.kept).owner == *who.name
+        lock(&self.kept).owner == *who.id
     }
 }
 
@@ -230,8 +232,9 @@ impl Api {
             bits: self.pasts.of(&kept.owner, &wired.directory),
             ..model.like(&view.id, Principal::agent(&view.principal))
         });
+        let _owner = self.feed.owners().register(&session, &kept.owner);
         let (calls, changes, count) = Default::default();
-        Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count, _slot: slot }))
+        Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count, _owner, _slot: slot }))
     }
 
     async fn close(&self, mut kept: Kept) -> Result<(), Problem> {
@@ -261,7 +264,7 @@ impl Api {
         if let Some(sitting) = theirs {
             return Ok(sitting);
         }
-        let is_over = |kept: &Kept| kept.view.id == id && kept.owner == *visit.who.name;
+        let is_over = |kept: &Kept| kept.view.id == id && kept.owner == *visit.who.id;
         match lock(&self.sittings.ended).iter().any(is_over) {
             true => Err(Problem::gone("this session is over; begin another")),
             false => Err(no_session()),
@@ -269,8 +272,8 @@ impl Api {
     }
 
     /// Tells of a session that began or ended.
-    fn tell_of(&self, view: &SessionView) {
-        let (session, owner) = (Some(view.id.as_str()), Some(view.principal.as_str()));
+    fn tell_of(&self, Kept { view, owner, .. }: &Kept) {
+        let (session, owner) = (Some(view.id.as_str()), Some(owner.as_str()));
         self.feed.tell(News { kind: "session", session, owner, data: json!({"session": view}), contents: Value::Null });
     }
 }
@@ -289,7 +292,7 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
     }
     let full = || format!("too many sessions are open; a token may have {}", SESSIONS.per_token);
     let slot = api.sittings.slots.take(&visit.who).ok_or_else(|| Problem::too_many(full()))?;
-    let owner = visit.who.name.to_string();
+    let (owner, name) = (visit.who.id.to_string(), visit.who.name.to_string());
     let mut view = SessionView {
         id: format!("api-{}", &secret("").map_err(|error| Problem::internal(error.to_string()))?[..20]),
         workspace: new.workspace.unwrap_or_else(|| super::houses::MAIN.to_owned()),
@@ -298,8 +301,8 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
         run: new.run,
         // A person who calls by hand is asked like everybody: by another name, they can answer.
         principal: match visit.who.assurance {
-            Assurance::Person => format!("by hand, {owner}"),
-            _ => owner.clone(),
+            Assurance::Person => format!("by hand, {name}"),
+            _ => name,
         },
         label: new.label,
         created: now(),
@@ -314,7 +317,7 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
     *lock(&sitting.kept) = kept.clone();
     api.keep(&kept).await?;
     lock(&api.sittings.open).insert(view.id.clone(), sitting);
-    api.tell_of(&view);
+    api.tell_of(&kept);
     Ok(view)
 }
 
@@ -323,7 +326,7 @@ pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Sess
     let open: Vec<Arc<Sitting>> = lock(&api.sittings.open).values().cloned().collect();
     let open = open.into_iter().filter(|sitting| sees_all || sitting.is_of(&visit.who)).map(|sitting| sitting.view());
     let ended = lock(&api.sittings.ended).clone();
-    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *visit.who.name).map(|kept| kept.view);
+    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *visit.who.id).map(|kept| kept.view);
     let mut sessions: Vec<SessionView> = open.chain(ended).collect();
     sessions.sort_by(|a, b| b.created.cmp(&a.created));
     let paused = api.paused().await?;
@@ -353,9 +356,9 @@ pub(super) async fn end(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Sessi
     sitting.cancel_all();
     let (host, session) = (sitting.wired.host.clone(), id.to_owned());
     off_thread(move || Ok(host.withdraw_requests(&session)?)).await?;
-    api.close(kept).await?;
+    api.close(kept.clone()).await?;
     lock(&api.sittings.open).remove(id);
-    api.tell_of(&sitting.view());
+    api.tell_of(&kept);
     Ok(sitting.view())
 }
 

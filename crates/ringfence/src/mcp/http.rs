@@ -129,7 +129,7 @@ impl SessionTable {
     /// Whether every session that a request names is of this token.
     fn are_of(&self, headers: &HeaderMap, who: &Owner) -> bool {
         let owners = lock(&self.owners);
-        let is_theirs = |id: &str| owners.get(id).is_some_and(|owner| owner.token == who.name);
+        let is_theirs = |id: &str| owners.get(id).is_some_and(|owner| owner.token == who.id);
         headers.get_all(SESSION_ID).iter().all(|id| id.to_str().is_ok_and(is_theirs))
     }
 
@@ -138,7 +138,7 @@ impl SessionTable {
         self.forget_ended().await;
         match self.slots.take(who) {
             Some(slot) => {
-                let owner = SessionOwner { token: Arc::clone(&who.name), _slot: slot };
+                let owner = SessionOwner { token: Arc::clone(&who.id), _slot: slot };
                 lock(&self.owners).insert(id.to_owned(), owner);
                 Ok(())
             }
@@ -172,7 +172,7 @@ impl Front {
     ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
-        let talks = Talks::new(wired, api.pasts());
+        let talks = Talks::new(wired, api.pasts(), api.owners());
         let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
         let door = self.door(wired, talks, listening.tokens, source.clone(), (api.rate(), &stop));
         let api = api.open(&wired.settings, source, stop.clone()).await?;
@@ -237,9 +237,9 @@ impl Door {
         checked.map_err(|error| said(StatusCode::FORBIDDEN, &error.to_string()))?;
         let who = self.know(&parts.headers).await?;
         if let Some(connection) = connection {
-            connection.authenticate(&who.name);
+            connection.authenticate(&who.id);
         }
-        if !self.rate.take(&who.name, Instant::now()) {
+        if !self.rate.take(&who.id, Instant::now()) {
             return Err(said(StatusCode::TOO_MANY_REQUESTS, TOO_FAST));
         }
         if !self.sessions.are_of(&parts.headers, &who) {

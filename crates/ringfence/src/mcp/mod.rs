@@ -116,7 +116,8 @@ impl Front {
         let longest = usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
         let (input, output) = stdio_pipes();
         let wire = Wire::new(input, output, longest, in_flight.clone(), gone.clone());
-        let server = Server::new(Served::new(self, wired), Source::Given(Talk::new(session, wired.host.clone())), gone);
+        let server =
+            Server::new(Served::new(self, wired), Source::Given(Talk::new(session, wired.host.clone(), None)), gone);
         let running = serve_directly_with_ct(Guarded(server), wire, None, stop.clone());
         // What it says is whether it was stopped, which is not news.
         let _ = running.waiting().await;

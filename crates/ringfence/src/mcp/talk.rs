@@ -14,6 +14,7 @@ use tokio::sync::{Mutex as Line, MutexGuard};
 use super::client::Era;
 use super::put_off::PutOff;
 use crate::pasts::Pasts;
+use crate::session_owners::{SessionOwners, SessionOwnership};
 use crate::tokens::Owner;
 use crate::wire::Wired;
 
@@ -29,6 +30,8 @@ pub(super) enum Known {
 pub(super) struct Talk {
     pub(super) session: Arc<Session>,
     host: Host,
+    /// Whose it is, where the door let them in.
+    _owner: Option<SessionOwnership>,
     pub(super) put_off: PutOff,
     /// Whether the session is narrowed to what the client has open.
     pub(super) roots: Line<Known>,
@@ -38,10 +41,11 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    pub(super) fn new(session: Arc<Session>, host: Host) -> Arc<Self> {
+    pub(super) fn new(session: Arc<Session>, host: Host, owner: Option<SessionOwnership>) -> Arc<Self> {
         Arc::new(Self {
             session,
             host,
+            _owner: owner,
             put_off: PutOff::default(),
             roots: Line::new(Known::No),
             changes: Line::new(()),
@@ -78,6 +82,8 @@ impl Drop for Talk {
 /// Somebody who came with a token, as the door let them in.
 #[derive(Clone, Debug)]
 pub(super) struct Visitor {
+    /// The id of the token.
+    token: Arc<str>,
     name: Arc<str>,
     /// Answers that its client gives count as relayed from a person, and not as the agent's own.
     may_relay: bool,
@@ -85,7 +91,7 @@ pub(super) struct Visitor {
 
 impl Visitor {
     pub(super) fn new(owner: &Owner) -> Self {
-        Self { name: Arc::clone(&owner.name), may_relay: owner.may(Scope::Relay) }
+        Self { token: Arc::clone(&owner.id), name: Arc::clone(&owner.name), may_relay: owner.may(Scope::Relay) }
     }
 
     fn of(context: &RequestContext<RoleServer>) -> Option<&Self> {
@@ -102,29 +108,31 @@ pub(super) struct Talks {
     directory: Arc<str>,
     /// What visitors have been through there.
     pasts: Pasts,
+    owners: SessionOwners,
     /// Of those whose protocol has no sessions: one each.
     lasting: Arc<Mutex<HashMap<Arc<str>, Arc<Talk>>>>,
     host: Host,
 }
 
 impl Talks {
-    pub(super) fn new(wired: &Wired, pasts: Pasts) -> Self {
+    pub(super) fn new(wired: &Wired, pasts: Pasts, owners: SessionOwners) -> Self {
         let (model, directory) = (Arc::clone(&wired.session), Arc::from(wired.directory.as_str()));
-        Self { model, directory, pasts, lasting: Arc::default(), host: wired.host.clone() }
+        Self { model, directory, pasts, owners, lasting: Arc::default(), host: wired.host.clone() }
     }
 
     /// A talk of a visitor.
     fn begin(&self, visitor: &Visitor, id: String) -> Arc<Talk> {
-        let bits = self.pasts.of(&visitor.name, &self.directory);
+        let bits = self.pasts.of(&visitor.token, &self.directory);
         let session = Session { bits, ..self.model.like(id, Principal::agent(&*visitor.name)) };
-        Talk::new(Arc::new(session), self.host.clone())
+        let owner = self.owners.register(&session, &visitor.token);
+        Talk::new(Arc::new(session), self.host.clone(), Some(owner))
     }
 
     /// The one talk of a visitor. There are as many as there are tokens.
     fn lasting(&self, visitor: &Visitor) -> Arc<Talk> {
         let mut talks = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || self.begin(visitor, format!("http-{}", visitor.name));
-        Arc::clone(talks.entry(Arc::clone(&visitor.name)).or_insert_with(new))
+        let new = || self.begin(visitor, format!("http-{}", visitor.token));
+        Arc::clone(talks.entry(Arc::clone(&visitor.token)).or_insert_with(new))
     }
 }
 
@@ -141,7 +149,7 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) talks: Talks,
-    /// Whose connection it is, where it has a session of its own.
+    /// The token whose connection it is, where it has a session of its own.
     pub(super) own: OnceLock<(Arc<str>, Arc<Talk>)>,
 }
 
@@ -160,9 +168,9 @@ impl Source {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
-        let new = || (Arc::clone(&visitor.name), guest.talks.begin(visitor, id));
+        let new = || (Arc::clone(&visitor.token), guest.talks.begin(visitor, id));
         match guest.own.get_or_init(new) {
-            (owner, talk) if *owner == visitor.name => Ok(Arc::clone(talk)),
+            (owner, talk) if *owner == visitor.token => Ok(Arc::clone(talk)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
         }
     }

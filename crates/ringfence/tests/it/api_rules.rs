@@ -66,14 +66,14 @@ fn a_tool_is_meant_by_each_of_its_names_in_every_dialect() {
 }
 
 /// A new session of the Model Context Protocol.
-fn shake_hands(caller: &Caller<'_>) -> String {
+pub(crate) fn shake_hands(caller: &Caller<'_>) -> String {
     let client = json!({"name": "test", "version": "1"});
     let params = json!({"protocolVersion": LAST_HANDSHAKE, "capabilities": {}, "clientInfo": client});
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
     by_mcp(caller, &[], &message).header("mcp-session-id").unwrap().to_owned()
 }
 
-fn by_mcp(caller: &Caller<'_>, headers: &[(&str, &str)], message: &Value) -> Got {
+pub(crate) fn by_mcp(caller: &Caller<'_>, headers: &[(&str, &str)], message: &Value) -> Got {
     let token = format!("Bearer {}", caller.token);
     let ours = [("Authorization", token.as_str()), ("Accept", "application/json, text/event-stream")];
     caller.server.send("POST", "/mcp", &[&ours, headers].concat(), Some(&message.to_string()))

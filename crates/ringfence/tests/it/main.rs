@@ -22,6 +22,8 @@ mod audit;
 mod browser;
 mod cli;
 mod config;
+#[path = "../../../ringfence-fs/tests/it/cpu_share.rs"]
+mod cpu_share;
 mod crash;
 mod elevated;
 mod example;
@@ -62,5 +64,6 @@ mod store_suite;
 mod strangers;
 mod swapped;
 mod terminal;
+mod token_reuse;
 mod undo;
 mod web;

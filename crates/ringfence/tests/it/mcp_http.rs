@@ -268,6 +268,33 @@ fn a_stateless_client_calls_and_is_asked() {
 }
 
 #[test]
+fn a_suspended_call_of_a_revoked_token_is_not_for_a_new_one_of_its_name() {
+    let site = Site::new();
+    site.write("a", "old\n");
+    let served = Served::start(&site, &["--preset", "ask"]);
+    let write = |state: &Value| {
+        let mut params = json!({"name": "write_file", "arguments": {"path": "a", "content": "new\n"}});
+        if state.is_string() {
+            params["inputResponses"] = json!({"approval": serde_json::from_str::<Value>(YES).unwrap()});
+            params["requestState"] = state.clone();
+        }
+        params
+    };
+    let ask = |token: &str, state: &Value| served.ask(token, "tools/call", write(state)).message()["result"].clone();
+    let asked = ask(&relaying_token(&site, "relaying"), &Value::Null);
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    assert_eq!(site.run(&["token", "revoke", "relaying"]).code, Some(0));
+    let new = relaying_token(&site, "relaying");
+    let refused = ask(&new, &asked["requestState"]);
+    assert_eq!((&refused["isError"], site.read("a").as_str()), (&json!(true), "old\n"), "{refused}");
+    // The request of the old one does not hold up its own.
+    let asked = ask(&new, &Value::Null);
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let done = ask(&new, &asked["requestState"]);
+    assert_eq!((&done["isError"], site.read("a").as_str()), (&json!(false), "new\n"), "{done}");
+}
+
+#[test]
 fn an_agent_s_token_cannot_answer_its_own_request_by_declaring_forms() {
     let site = Site::new();
     site.write("a", "old\n");

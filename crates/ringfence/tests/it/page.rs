@@ -614,6 +614,12 @@ fn a_run_is_started_followed_and_gone_on_with() {
     );
 }
 
+/// Follows a link as soon as it is drawn. It is found and clicked in one step, so that no redraw comes between.
+fn follow_link(browser: &Browser, selector: &str) {
+    let find = format!("document.querySelector({})", json!(selector));
+    browser.until(&format!("(() => {{ const link = {find}; link?.click(); return link !== null; }})()"));
+}
+
 #[test]
 fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     let Some(browser) = Browser::start() else { return };
@@ -635,8 +641,13 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     person(&browser, &served);
     browser.click(".nav-sessions");
     browser.until_text("section[aria-label=Elsewhere]", "what is there?");
+<<<<<<< HEAD
     assert!(browser.text("section[aria-label=Elsewhere]").contains("MCP client"));
     browser.run("document.querySelector('a[href*=\"history/agent-\"]').click()");
+=======
+    browser.until_text("section[aria-label=Elsewhere]", "MCP client");
+    follow_link(&browser, "a[href*=\"elsewhere/agent-\"]");
+>>>>>>> 76338230feac56d847109d227a6d6fca60647604
     browser.until_text("main", "It is not there.");
     let log = browser.text("main");
     let order = ["what is there?", "I look.", "read_file", "There is <b>milk</b>.", "and elsewhere?", "read_file"];
@@ -649,6 +660,10 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     let buttons = browser.run("return [...document.querySelectorAll('main .actions button')].map(b => b.innerText)");
     assert_eq!(buttons, json!(["Look again"]));
     browser.click(".nav-sessions");
+<<<<<<< HEAD
     browser.run("document.querySelector('a[href*=\"history/mcp-\"]')?.click()");
+=======
+    follow_link(&browser, "a[href*=\"elsewhere/mcp-\"]");
+>>>>>>> 76338230feac56d847109d227a6d6fca60647604
     browser.until_text(".call.done", "notes.md");
 }

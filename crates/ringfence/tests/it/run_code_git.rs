@@ -257,6 +257,123 @@ fn settings_are_protected_where_a_link_of_their_directory_leads() {
     }
 }
 
+/// A repository that tracks a secret, a file that a link of a secret's name leads to, and a directory of secrets.
+fn repository_with_secrets() -> Site {
+    let site = repository();
+    site.write(".env", "KEY=1\n");
+    site.write("settings.txt", "KEY=2\n");
+    site.write(".ssh/config", "Host x\n");
+    std::os::unix::fs::symlink("settings.txt", site.workspace.join(".env.local")).unwrap();
+    git(&site, &["add", "-Af"]);
+    git(&site, &["commit", "-qm", "secrets"]);
+    site
+}
+
+#[test]
+fn a_mask_is_never_committed_in_the_place_of_a_tracked_file() {
+    let other_index = "cp .git/index /tmp/i; export GIT_INDEX_FILE=/tmp/i";
+    for (code, masked) in [
+        ("git add -A".to_owned(), ".env"),
+        ("echo more >> README.md; git commit -qam more".to_owned(), ".env"),
+        ("git add .env".to_owned(), ".env"),
+        ("git add settings.txt; git commit -qm settings".to_owned(), "settings.txt"),
+        ("git add -A .ssh; git commit -qm ssh".to_owned(), ".ssh"),
+        ("git add .env; git commit -qm emptied; git reset -q --soft HEAD~".to_owned(), ".env"),
+        // A tree that the index never had.
+        (
+            format!(
+                "{other_index}; git add settings.txt; git branch -q x $(git commit-tree -m x -p HEAD $(git write-tree))"
+            ),
+            "settings.txt",
+        ),
+        (
+            format!(
+                "{other_index}; git add -A .ssh; git tag -a -m x x $(git commit-tree -m x -p HEAD $(git write-tree))"
+            ),
+            ".ssh",
+        ),
+    ] {
+        let site = repository_with_secrets();
+        let (before, tree) = (seen(&site), site.tree());
+        let reply = edits(&site, &code);
+        let error = reply["error"].to_string();
+        assert!(error.contains(&format!("`{masked}` is masked in programs")), "{code}: {reply}");
+        assert!(error.contains("git restore --staged"), "{code}: {reply}");
+        assert_ne!(reply["error"]["code"], "APPROVAL_DENIED", "{code}: {reply}");
+        git(&site, &["fsck", "--strict"]);
+        if !code.starts_with("echo") {
+            assert_eq!((seen(&site), site.tree()), (before, tree), "{code}: {reply}");
+        }
+    }
+}
+
+#[test]
+fn what_git_does_beside_a_mask_is_judged_as_before() {
+    for code in [
+        "echo more >> README.md; git add README.md; git commit -qm more",
+        "git add -A; git restore --staged .env settings.txt .ssh; echo x > x; git add x",
+        "git switch -q -c fresh; git commit -q --allow-empty -m x",
+    ] {
+        let site = repository_with_secrets();
+        let reply = edits(&site, code);
+        assert_eq!(reply["value"]["committed"], "all", "{code}: {reply}");
+        assert_eq!(git(&site, &["show", "HEAD:.env"]), "KEY=1\n", "{code}");
+    }
+    // The file itself is empty, or was in the history.
+    let site = repository_with_secrets();
+    site.write(".env", "");
+    check_refused_in(&site, "git add .env", ".git/index");
+    git(&site, &["commit", "-qam", "emptied"]);
+    site.write(".env", "KEY=3\n");
+    git(&site, &["commit", "-qam", "filled"]);
+    check_refused_in(&site, "git reset -q HEAD~", ".git/index");
+    check_refused_in(&repository_with_secrets(), "git rm -q --cached .env", ".git/index");
+}
+
+#[test]
+fn a_cache_in_the_index_is_only_replaced_where_git_does_not_use_it() {
+    // Git gives up the cache of another directory than it works in, and makes its own.
+    for config in ["true", "keep"] {
+        let site = repository();
+        git(&site, &["config", "core.untrackedCache", config]);
+        git(&site, &["update-index", "--force-untracked-cache"]);
+        git(&site, &["-c", "core.untrackedCache=keep", "status"]);
+        let index = std::fs::read(site.workspace.join(".git/index")).unwrap();
+        assert!(index.windows(4).any(|name| name == b"UNTR"));
+        let reply = edits(&site, "export GIT_OPTIONAL_LOCKS=1; touch README.md; git status -s; echo new > new.txt");
+        assert_eq!(reply["value"]["committed"], "all", "{config}: {reply}");
+        assert_eq!(std::fs::read(site.workspace.join(".git/index")).unwrap(), index, "{config}");
+        if config == "true" {
+            let reply = edits(&site, "echo more >> README.md; git add README.md; git status -s");
+            assert_eq!(reply["value"]["committed"], "all", "{reply}");
+        }
+    }
+    for (name, arguments) in [
+        ("UNTR", ["-c", "core.untrackedCache=keep", "update-index", "--force-untracked-cache"]),
+        ("FSMN", ["-c", "core.fsmonitor=/bin/true", "update-index", "--fsmonitor"]),
+    ] {
+        let site = repository();
+        git(&site, &arguments);
+        let forged = format!(
+            "cp .git/index /tmp/old; git rm -q --cached README.md; python3 - <<'END'\n\
+             def split(path):\n    \
+                 data = open(path, 'rb').read()[:-20]\n    \
+                 at = data.find(b'{name}')\n    \
+                 end = at + 8 + int.from_bytes(data[at + 4:at + 8], 'big')\n    \
+                 return (data[:at] + data[end:], data[at:end]) if at >= 0 else (data, b'')\n\
+             cache = bytearray(split('/tmp/old')[1])\n\
+             cache[-2] ^= 1\n\
+             open('.git/index', 'wb').write(split('.git/index')[0] + cache + bytes(20))\n\
+             END\n"
+        );
+        check_refused_in(&site, &forged, ".git/index");
+    }
+    let site = repository();
+    git(&site, &["update-index", "--force-untracked-cache"]);
+    let reply = edits(&site, "git update-index --no-untracked-cache; echo x > x; git add x");
+    assert_eq!(reply["value"]["committed"], "all", "{reply}");
+}
+
 #[test]
 fn an_object_that_is_not_what_its_name_says_makes_nothing_data() {
     let lie = "import os, subprocess, zlib\n\

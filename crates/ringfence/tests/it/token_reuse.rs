@@ -1,0 +1,135 @@
+//! Token identity: a new token with the name of a revoked one owns nothing of that one.
+
+use serde_json::{Value, json};
+
+use crate::api::{over, scripted};
+use crate::api_client::{Caller, Server};
+use crate::api_rules::{by_mcp, shake_hands};
+use crate::mcp_client::LAST_HANDSHAKE;
+use crate::site::Site;
+
+const RULES: &str = "preset = \"edits\"\n\
+                     [[rules]]\ndecision = \"allow\"\neffect = \"read\"\nsecret = true\n\
+                     [[rules]]\ndecision = \"deny\"\neffect = \"create\"\nwhen = \"read-secret\"\n";
+
+/// How `tokens.json` has the first token.
+#[derive(Clone, Copy, Debug)]
+enum TokenEntry {
+    Current,
+    /// As version 0.1.0 wrote it: without an id.
+    Legacy,
+}
+
+/// A site with a model and a file that may hold secrets, and its config.
+fn prepare_site() -> (Site, String) {
+    let site = Site::new();
+    site.write(".env", "KEY=1\n");
+    let config = scripted(&site);
+    let model = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{RULES}{model}")).unwrap();
+    (site, config)
+}
+
+fn make_token<'a>(server: &'a Server, site: &Site, entry: TokenEntry) -> Caller<'a> {
+    let caller = server.agent(site, "agent");
+    if let TokenEntry::Legacy = entry {
+        let file = site.state.join("tokens.json");
+        let mut all: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        for kept in all.as_array_mut().unwrap() {
+            kept.as_object_mut().unwrap().remove("id");
+        }
+        std::fs::write(&file, all.to_string()).unwrap();
+    }
+    caller
+}
+
+fn begin_keyed(caller: &Caller<'_>) -> (String, bool) {
+    let token = format!("Bearer {}", caller.token);
+    let headers = [("Authorization", token.as_str()), ("Idempotency-Key", "k")];
+    let got = caller.server.send("POST", "/v1/sessions", &headers, Some("{}"));
+    assert_eq!(got.status, 201, "{got:?}");
+    (got.json()["id"].as_str().unwrap().to_owned(), got.header("idempotency-replayed").is_some())
+}
+
+/// What the first token leaves behind.
+#[derive(Debug)]
+struct Leftovers {
+    session: String,
+    mcp_session: String,
+    run: String,
+    first_event: u64,
+}
+
+fn leave_behind(caller: &Caller<'_>) -> Leftovers {
+    let mut events = caller.events("/v1/events");
+    let (session, _) = begin_keyed(caller);
+    let first_event = events.next().1["id"].as_u64().unwrap();
+    assert_eq!(caller.call(&session, "read_file", json!({"path": ".env"}))["error"], Value::Null);
+    let denied = caller.call(&session, "write_file", json!({"path": "old", "content": ""}));
+    assert_eq!(denied["error"], "PERMISSION_DENIED", "{denied}");
+    let run = caller.post("/v1/runs", &json!({"prompt": "write it"})).json()["id"].as_str().unwrap().to_owned();
+    over(caller, &run);
+    Leftovers { session, mcp_session: shake_hands(caller), run, first_event }
+}
+
+/// Nothing of it is there for this token.
+fn check_inherits_nothing(caller: &Caller<'_>, left: &Leftovers) {
+    assert_eq!(caller.get("/v1/sessions")["sessions"], json!([]));
+    assert_eq!(caller.get("/v1/runs")["runs"], json!([]));
+    let call = json!({"name": "read_file", "arguments": {"path": ".env"}});
+    let (session, run) = (format!("/v1/sessions/{}", left.session), format!("/v1/runs/{}", left.run));
+    for (method, path, body) in [
+        ("GET", session.clone(), None),
+        ("POST", format!("{session}/calls"), Some(&call)),
+        ("DELETE", session, None),
+        ("GET", run.clone(), None),
+        ("POST", format!("{run}/cancel"), Some(&json!({}))),
+    ] {
+        assert_eq!(caller.send(method, &path, body).status, 404, "{method} {path}");
+    }
+    let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let headers = [("Mcp-Session-Id", left.mcp_session.as_str()), ("MCP-Protocol-Version", LAST_HANDSHAKE)];
+    assert_eq!(by_mcp(caller, &headers, &message).status, 404);
+}
+
+#[test]
+fn a_token_with_the_name_of_a_revoked_one_inherits_nothing() {
+    for entry in [TokenEntry::Current, TokenEntry::Legacy] {
+        let (site, config) = prepare_site();
+        let server = Server::start(&site, &["--config", &config]);
+        let old = make_token(&server, &site, entry);
+        let left = leave_behind(&old);
+        assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
+        let new = server.agent(&site, "agent");
+        check_inherits_nothing(&new, &left);
+        // The first event that it hears is about its own session.
+        let mut events = new.events(&format!("/v1/events?after={}", left.first_event - 1));
+        let (session, is_replayed) = begin_keyed(&new);
+        assert!(!is_replayed && session != left.session, "{entry:?}");
+        assert_eq!(events.next().1["session"]["id"], session, "{entry:?}");
+        // It has read no secret, and people still see its name.
+        let made = new.call(&session, "write_file", json!({"path": "new", "content": ""}));
+        assert_eq!(made["error"], Value::Null, "{entry:?}: {made}");
+        assert_eq!(events.next().1["principal"], "agent", "{entry:?}");
+        assert_eq!(new.get(&format!("/v1/sessions/{session}"))["principal"], "agent", "{entry:?}");
+        assert!(site.run(&["token", "list"]).out.contains("  agent  call"), "{entry:?}");
+    }
+}
+
+#[test]
+fn a_token_keeps_what_it_owns_after_a_restart_and_a_new_one_of_its_name_does_not_get_it() {
+    for entry in [TokenEntry::Current, TokenEntry::Legacy] {
+        let (site, config) = prepare_site();
+        let server = Server::start(&site, &["--config", &config]);
+        let old = make_token(&server, &site, entry);
+        let (left, token) = (leave_behind(&old), old.token.clone());
+        drop(server);
+        let server = Server::start(&site, &["--config", &config]);
+        let old = Caller { server: &server, token };
+        assert_eq!(begin_keyed(&old), (left.session.clone(), true), "{entry:?}");
+        assert_eq!(old.get("/v1/sessions")["sessions"][0]["id"], left.session, "{entry:?}");
+        assert_eq!(old.get("/v1/runs")["runs"][0]["id"], left.run, "{entry:?}");
+        assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
+        check_inherits_nothing(&server.agent(&site, "agent"), &left);
+    }
+}
